@@ -47,10 +47,16 @@ def check_integer(name: str, value: Any) -> int:
     return int(value.__index__())
 
 
-def check_flag(name: str, value: Any) -> None:
-    """Raise TypeError unless a value is True or False."""
-    if not isinstance(value, bool):
+def check_flag(name: str, value: Any, *, optional: bool = False) -> None:
+    """Raise TypeError unless a value is True or False; None is valid if it is `optional`."""
+    if not isinstance(value, bool) and not (optional and value is None):
         raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
+
+
+def check_string(name: str, value: Any, *, optional: bool = False) -> None:
+    """Raise TypeError unless a value is a string; None is valid if it is `optional`."""
+    if not isinstance(value, str) and not (optional and value is None):
+        raise TypeError(f"{name} must be a string, got {type(value).__name__}")
 
 
 def check_count(name: str, value: Any) -> int:

@@ -30,6 +30,7 @@ from lancetable.argument_validation import (
     check_mapping,
     check_mode,
     check_positive,
+    check_string,
     check_timeout,
     parse_alteration,
     parse_asof,
@@ -2182,9 +2183,12 @@ class LanceStats:
             If this library does not know the kind of the index.
         CorruptFileError
             If a file of the index is damaged.
+        TypeError
+            If `index_name` is not a string.
         """
         from lancetable.ops.index.statistics import index_statistics
 
+        check_string("index_name", index_name)
         return index_statistics(self._dataset.table_version, index_name)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import pyarrow as pa
 
 from lancetable import scope
+from lancetable.argument_validation import check_flag, check_integer, check_string
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.progress import IndexProgress, index_report, tracked
 
@@ -73,6 +74,7 @@ class DatasetIndexes:
             DeprecationWarning,
             stacklevel=2,
         )
+        check_string("index_name", index_name)
         return index_statistics(self._table, index_name)
 
     def prewarm_index(
@@ -100,11 +102,12 @@ class DatasetIndexes:
         InvalidInputError
             If `with_position` is set or a uuid is malformed.
         TypeError
-            If `index_segments` is a single uuid or contains other objects.
+            If `name` is not a string, or `index_segments` is a single uuid or contains other objects.
         """
         from lancetable.index_metadata import parse_uuid
         from lancetable.ops.index.statistics import prewarm_index
 
+        check_string("name", name)
         if with_position:
             raise InvalidInputError("with_position is only supported for full text indexes; omit it")
         if isinstance(index_segments, (str, bytes, uuid_module.UUID)):
@@ -193,6 +196,9 @@ class DatasetIndexes:
         from lancetable.ops.index.create import create_index
 
         scope.reject("full text search", format_version=format_version)
+        check_string("name", name, optional=True)
+        check_flag("replace", replace, optional=True)
+        check_flag("train", train, optional=True)
         kind, options = parse_request(index_type, kwargs)
         if fragment_ids is not None:
             raise InvalidInputError(
@@ -205,8 +211,8 @@ class DatasetIndexes:
                 _one_column(column),
                 kind,
                 name=name,
-                replace=replace,
-                train=train,
+                replace=replace is not False,  # None is the default, as in pylance
+                train=train is not False,
                 uuid=_uuid_or_none(index_uuid),
                 options=options,
                 tracker=tracker,
@@ -219,11 +225,14 @@ class DatasetIndexes:
         ------
         IndexNotFoundError
             If the index does not exist.
+        TypeError
+            If `name` is not a string.
         RetryableCommitConflictError
             If every attempt conflicted with a concurrent commit.
         """
         from lancetable.ops.index.create import drop_index
 
+        check_string("name", name)
         self._table = drop_index(self._table, name)
 
     def remap_row_addrs(self, addrs: pa.Array) -> pa.Array | None:
@@ -348,6 +357,9 @@ class DatasetIndexes:
         kind, options = parse_request(index_type, kwargs)
         if given:
             raise InvalidInputError(f"{next(iter(given))} is an argument of vector indexes, not of {kind.name} indexes")
+        check_string("name", name, optional=True)
+        check_flag("replace", replace)
+        check_flag("train", train)
         if fragment_ids is None:
             raise InvalidInputError("create_index_uncommitted requires fragment_ids for distributed index build")
         if index_uuid is not None:
@@ -360,7 +372,7 @@ class DatasetIndexes:
                 self._table,
                 _one_column(column),
                 kind,
-                fragment_ids,
+                [check_integer("fragment_ids", number) for number in fragment_ids],
                 name=name,
                 replace_existing=replace,
                 train=train,
@@ -437,6 +449,7 @@ class DatasetIndexes:
         """
         from lancetable.ops.index.distributed import commit_uncommitted
 
+        check_string("index_name", index_name)
         self._table = commit_uncommitted(self._table, index_name, column, _entries(segments))
         return self
 

@@ -14,7 +14,7 @@ import pyroaring
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
-from lancetable.commit.fragment_reuse import current_index_section
+from lancetable.commit.index_coverage import current_index_section
 from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format import index as format_index
 from lancetable.format.roaring import parse_bitmap

@@ -404,7 +404,7 @@ class DatasetOptimizer:
         index_names
             Names of the indexes; all by default. Names of indexes that do not exist are ignored.
         retrain
-            Build one segment from the data, for all rows.
+            Build one segment from the data, for all rows. The data also determine the type of a JSON index again.
         progress
             Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
         **kwargs

@@ -7,18 +7,34 @@ update of rows                new fragments are not covered, unless they consist
 new values of a column        the fragments are not covered any more by indexes on this column
 compaction                    old fragments are replaced by new ones if the index was rewritten or stores row ids
 removed column, Overwrite     the index is removed
+
+A deferred compaction leaves the entries unchanged and records the moves of fragments in the fragment reuse index. Every
+later commit records the resulting coverage, so that changes of the new fragments apply to it.
+
+    stored by the compaction      index covers 0, 1 ; fragment reuse index: 0, 1 -> 5
+    current                       index covers 5
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyroaring
 
-from lancetable.format.index import covered_fragments, kind_name
+from lancetable.format.index import IndexMetadata, covered_fragments, index_messages, kind_name
 from lancetable.format.schema import Schema
 from lancetable.proto import table_pb2
+from lancetable.table.fragment_reuse_entry import (
+    INDEX_NAME,
+    fragment_moves,
+    read_content,
+    remaining_coverage,
+    reuse_entry_of,
+)
+
+if TYPE_CHECKING:
+    from lancetable.table.version import TableVersion
 
 Entry: TypeAlias = table_pb2.IndexMetadata
 Edit: TypeAlias = Callable[[Entry], Entry | None]
@@ -86,6 +102,26 @@ def without_empty_segments(indices: Sequence[Entry], live: pyroaring.BitMap) -> 
             names.add(indices[position].name)
             empty.remove(position)
     return [index for position, index in enumerate(indices) if position not in empty]
+
+
+def current_index_section(version: TableVersion) -> bytes | None:
+    """Return the serialized index section of a version with the current coverage of each index.
+
+    Raises CorruptFileError if the section, a bitmap or the fragment reuse index is malformed.
+    """
+    section = version.file.index_section(version.store)
+    if section is None or INDEX_NAME.encode() not in section:
+        return section
+    messages = index_messages(section, version.location.path)
+    reuse = reuse_entry_of(version, map(IndexMetadata.from_proto, messages))
+    if reuse is None:
+        return section
+    moves = fragment_moves(read_content(version, reuse))
+    for message in messages:
+        covered = covered_fragments(message.fragment_bitmap, message.name)
+        if message.fields and covered is not None:
+            message.fragment_bitmap = remaining_coverage(covered, moves).serialize()
+    return table_pb2.IndexSection(indices=messages).SerializeToString()
 
 
 def changed_columns(

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lancetable.commit.build_manifest import build_manifest
-from lancetable.commit.fragment_reuse import current_index_section
+from lancetable.commit.index_coverage import current_index_section
 from lancetable.commit.legacy_dictionaries import dictionary_prefix
 from lancetable.commit.legacy_manifests import repair
 from lancetable.commit.manifest_draft import ManifestParts

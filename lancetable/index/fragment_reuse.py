@@ -23,7 +23,7 @@ from lancetable.errors import CorruptFileError, InvalidOperationError
 from lancetable.index.row_mapping import ChainedMapping, MovedGroup, OldFragment, RowMapping
 from lancetable.index.row_sets import RowSet
 from lancetable.lazy import lazy_property
-from lancetable.table.fragment_reuse import FragmentMoves, fragment_moves, read_content, remaining_coverage
+from lancetable.table.fragment_reuse_entry import FragmentMoves, fragment_moves, read_content, remaining_coverage
 
 if TYPE_CHECKING:
     from lancetable.format.index import IndexMetadata

@@ -4,8 +4,9 @@
     values      3         null         null null  5              files     those of a BTREE of int64
 
 The first value that is not null determines the type: int64, double, string or bool. Other values must have the same
-type, except that integers are converted to double. The details do not contain the type; it is that of the files, so a
-BLOOMFILTER, whose files do not contain it either, is not used.
+type, except that integers are converted to double. Segments that are added to an index have the type of the others; if
+none remains, as after `optimize_indices(retrain=True)`, the type is determined again. The details do not contain the
+type; it is that of the files, so a BLOOMFILTER, whose files do not contain it either, is not used.
 
 Planning. pylance 14.0.2 uses these indexes for `json_get_int`, `json_get_float`, `json_get_string` and `json_get_bool`
 of the column and a literal that equals the path of the index, but not for `json_extract` and `json_get`. Predicates on
@@ -26,10 +27,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, UnsupportedFeatureError, UnsupportedTypeError
 from lancetable.expr.evaluate.json_functions import find, parse_path
+from lancetable.expr.evaluate.json_items import Items, at_rows, open_documents, values_of_type
 from lancetable.expr.evaluate.operators import EvaluationError
 from lancetable.format import jsonb
 from lancetable.format.protobuf_conversion import parse_message
@@ -49,14 +53,14 @@ if TYPE_CHECKING:
 
 _PLAIN_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAMES: Final = {pa.int64(): "an integer", pa.float64(): "a number", pa.string(): "a string", pa.bool_(): "a boolean"}
+_TYPES: Final = (*_NAMES,)
+_CHOOSE: Final = "choose the path of a single value"
 _VALUE_COLUMNS: Final = {
     "BTREE": ("page_lookup.lance", "max"),
     "BITMAP": ("bitmap_page_lookup.lance", "keys"),
     "ZONEMAP": ("zonemap.lance", "max"),
 }
 """Column with the type of the values; it is null for nulls only. The files of a BLOOMFILTER do not have one."""
-
-_I64: Final = 1 << 63
 
 
 class OpenJsonPath(OpenIndex):
@@ -100,13 +104,17 @@ class OpenJsonPath(OpenIndex):
 
     @property
     def parameters(self) -> Mapping[str, Any]:
-        """The options with which the segment was built, with the type of the values; None if all values are null."""
+        """The options with which the segment was built. See OpenIndex."""
         return {
             "path": self.path,
             "target_index_type": self.kind.name,
             "target_index_parameters": dict(self.target.parameters),
-            "value_type": self.value_type if self.is_mergeable else None,
         }
+
+    @property
+    def parameters_with_type(self) -> Mapping[str, Any]:
+        """The options, and the type of the values unless all of them are null."""
+        return {**self.parameters, "value_type": self.value_type if self.is_mergeable else None}
 
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment."""
@@ -294,65 +302,53 @@ def _extract(
     batches: Iterable[pa.RecordBatch], path: str, data_type: pa.DataType | None
 ) -> tuple[pa.DataType, Iterator[pa.RecordBatch]]:
     """Return the type of the values at a path, and batches of these values; without values the type is string."""
-    found: Iterator[tuple[list[Any], pa.Array]]
+    found: Iterator[tuple[Items, pa.Array]]
     found = ((_values(batch.column(VALUE), path), batch.column(ROW)) for batch in batches)
     nulls = []
     if data_type is None:
         for values, rows in found:
-            first = next((value for value in values if value is not None), None)
-            if first is not None:
-                data_type = _type_of(first, path)
+            if len(values):
+                data_type = _TYPES[_types_of(values.select(slice(1)), path)[0]]
                 found = chain([(values, rows)], found)
                 break
             nulls.append(rows)
     chosen = pa.string() if data_type is None else data_type
-    typed = ((_array(values, chosen, path), rows) for values, rows in found)
+    typed = ((_array(values, len(rows), chosen, path), rows) for values, rows in found)
     empty = ((pa.nulls(len(rows), chosen), rows) for rows in nulls)
     return chosen, (pa.record_batch([*columns], [VALUE, ROW]) for columns in chain(empty, typed))
 
 
-def _values(documents: pa.Array, path: str) -> list[Any]:
-    """Return the values at a path as Python objects, containers as items of `jsonb`."""
+def _values(documents: pa.Array, path: str) -> Items:
+    """Return the items at a path that are not null."""
     if isinstance(documents, pa.ExtensionArray):
         documents = documents.storage
     if pa.types.is_string(documents.type) or pa.types.is_large_string(documents.type):
         documents = jsonb.from_text(documents, VALUE)
-    return [None if document is None else _value(document, path) for document in documents.to_pylist()]
+    found = find(open_documents(documents), path)
+    if len(np.unique(found.rows)) < len(found):
+        raise InvalidInputError(f"JSON path {path!r} selects several values of a document; {_CHOOSE}")
+    return found.select(found.kinds != jsonb.NULL)
 
 
-def _value(document: bytes, path: str) -> Any:
-    items = find(document, path)
-    if not items:
-        return None
-    return jsonb.scalar(items[0]) if len(items) == 1 and jsonb.is_scalar(items[0]) else items
+def _types_of(values: Items, path: str) -> npt.NDArray[np.intp]:
+    """Return the type of each value, as a position in `_TYPES`."""
+    types = np.full(len(values), -1, np.intp)
+    for position, data_type in reversed([*enumerate(_TYPES)]):
+        types[values_of_type(values, data_type)[0]] = position
+    if (types < 0).any():
+        raise InvalidInputError(f"the value at JSON path {path!r} is an array or object; {_CHOOSE}")
+    return types
 
 
-def _type_of(value: Any, path: str) -> pa.DataType:
-    """Return the type of an index whose first value is `value`."""
-    if isinstance(value, bool):
-        return pa.bool_()
-    if isinstance(value, str):
-        return pa.string()
-    if isinstance(value, int) and -_I64 <= value < _I64:
-        return pa.int64()
-    if isinstance(value, (int, float)):
-        return pa.float64()
-    raise InvalidInputError(f"the value at JSON path {path!r} is an array or object; choose the path of a single value")
-
-
-def _array(values: list[Any], data_type: pa.DataType, path: str) -> pa.Array:
-    for value in values:
-        if value is None:
-            continue
-        found = _type_of(value, path)
-        if found != data_type and not (data_type == pa.float64() and found == pa.int64()):
-            raise InvalidInputError(
-                f"the values at JSON path {path!r} have several types: {_NAMES[data_type]} and {_NAMES[found]}; "
-                "an index needs values of one type"
-            )
-    if data_type == pa.float64():
-        values = [None if value is None else float(value) for value in values]
-    return pa.array(values, data_type)
+def _array(values: Items, num_rows: int, data_type: pa.DataType, path: str) -> pa.Array:
+    found, typed = values_of_type(values, data_type)
+    if len(found) < len(values):
+        names = [_NAMES[data_type], *(_NAMES[_TYPES[each]] for each in np.unique(_types_of(values, path)))]
+        raise InvalidInputError(
+            f"the values at JSON path {path!r} have several types: {' and '.join(dict.fromkeys(names))}; an index needs"
+            " values of one type"
+        )
+    return at_rows(typed, values.rows, num_rows)
 
 
 KIND = JsonPath()

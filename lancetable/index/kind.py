@@ -73,6 +73,11 @@ class OpenIndex(ABC):
         return {}
 
     @property
+    def parameters_with_type(self) -> Mapping[str, Any]:
+        """The parameters, and the type of the values if the column does not determine it."""
+        return self.parameters
+
+    @property
     def value_type(self) -> pa.DataType | None:
         """The type of the indexed values, None if the files do not contain it."""
         return None

@@ -30,7 +30,7 @@ from lancetable.index.kind import IndexKind, OpenIndex, kind_of_details
 from lancetable.index.row_sets import RowSet
 from lancetable.index.search_statistics import note_opened
 from lancetable.lazy import lazy_property
-from lancetable.table.fragment_reuse import index_directory, reuse_entry_of
+from lancetable.table.fragment_reuse_entry import index_directory, reuse_entry_of
 from lancetable.table.row_counts import deleted_offsets
 from lancetable.table.row_id_lookup import row_id_index
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,7 +32,7 @@ def column_values(
     row_ids: bool,
     tracker: Tracker = NO_PROGRESS,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the live values of a column with the columns `VALUE` and `ROW`, in physical order.
+    """Yield the live values of a column in its storage type, with the columns `VALUE` and `ROW`, in physical order.
 
     `ROW` contains stable row ids if `row_ids` is True, otherwise row addresses. A batch contains rows of one fragment.
     """
@@ -45,10 +46,12 @@ def column_values(
         batch_size=_BATCH_ROWS,
         batch_size_bytes=_BATCH_BYTES,
     )
-    for batch in tracker.counted(execute_scan(version, plan_scan(version, options))):
+    plan = plan_scan(version, options)
+    plan = replace(plan, projection=plan.projection.in_storage_types())
+    for batch in tracker.counted(execute_scan(version, plan)):
         addresses = batch.column("_rowaddr")
         rows = batch.column("_rowid") if row_ids else addresses
-        values = pa.record_batch([_stored(batch.column(0)), rows], names=[VALUE, ROW])
+        values = pa.record_batch([batch.column(0), rows], names=[VALUE, ROW])
         yield from _split(values, addresses)
 
 
@@ -56,13 +59,6 @@ def num_values(version: TableVersion, fragment_ids: Sequence[int]) -> int:
     """Return the number of live rows of fragments."""
     selected = set(fragment_ids)
     return sum(num_live_rows(version, fragment) for fragment in version.manifest.fragments if fragment.id in selected)
-
-
-def _stored(values: pa.Array) -> pa.Array:
-    """Return the values in their storage type."""
-    while isinstance(values, pa.ExtensionArray):
-        values = values.storage
-    return values
 
 
 def _split(batch: pa.RecordBatch, addresses: pa.Array) -> Iterator[pa.RecordBatch]:

@@ -20,7 +20,7 @@ from lancetable.format.transaction import ReuseIndex, RewriteGroup
 from lancetable.index.segments import index_segments, live_rows
 from lancetable.proto import table_pb2
 from lancetable.store.base import discard
-from lancetable.table.fragment_reuse import INDEX_NAME, TYPE_URL, index_directory, read_content, reuse_entry_of
+from lancetable.table.fragment_reuse_entry import INDEX_NAME, TYPE_URL, index_directory, read_content, reuse_entry_of
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment

@@ -37,7 +37,7 @@ from lancetable.ops.index.segment_builder import (
 from lancetable.ops.index.stale_segments import stale_segments
 from lancetable.ops.index.targets import existing_target
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
-from lancetable.table.fragment_reuse import reuse_entry_of
+from lancetable.table.fragment_reuse_entry import reuse_entry_of
 
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
@@ -50,7 +50,8 @@ _CONFLICT_RETRIES = 10
 class Extension(NamedTuple):
     """A new segment of an index: segments that it replaces, and fragments whose values are read.
 
-    `model` is the segment whose parameters apply. With `rebuilds`, the values of all fragments are read.
+    `model` is the segment whose parameters apply; with `keeps_type`, so does the type of its values. With `rebuilds`,
+    the values of all fragments are read.
     """
 
     target: IndexTarget
@@ -58,6 +59,7 @@ class Extension(NamedTuple):
     sources: tuple[IndexSegment, ...]
     fragments: tuple[int, ...]
     rebuilds: bool = False
+    keeps_type: bool = True
 
     @property
     def read_fragments(self) -> list[int]:
@@ -148,11 +150,10 @@ def _plan_extensions(
     retrain: bool,
 ) -> Iterator[Extension]:
     """Yield the segments to write for an index; none if nothing needs to be done."""
-    kind, _newest = target.kind, segments[-1]
     covered = {number for segment in segments for number in segment.fragments}
     missing = tuple(fragment.id for fragment in version.manifest.fragments if fragment.id not in covered)
     if retrain:
-        yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True)
+        yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True, keeps_type=False)
         return
     count = 1 if num_to_merge is None else min(num_to_merge, len(segments))
     if not missing and count < 2:
@@ -162,8 +163,9 @@ def _plan_extensions(
     if count:
         merged, stale = [segment for segment in segments if segment in merged or segment in stale], []
     if merged or missing:
-        model = model_of(segments)
-        yield Extension(target, model, tuple(merged), missing, not can_merge(version, kind, merged))
+        others = [segment for segment in segments if segment.fragments and segment not in merged]
+        rebuilds = not can_merge(version, target, merged)
+        yield Extension(target, model_of(others or segments), tuple(merged), missing, rebuilds, bool(others))
     for segment in segments:
         is_stale, is_old = segment in stale, segment.has_old_addresses
         if segment not in merged and (is_stale or is_old):
@@ -185,8 +187,9 @@ def write_extension(
     if parts:
         return merge_segments(version, target, [*(() if extension.rebuilds else sources), *parts], tracker=tracker)
     reuse = fragment_reuse(version)
-    if extension.rebuilds or not sources:
-        return rebuild_segment(version, target, model, extension.read_fragments, tracker=tracker)
+    if extension.rebuilds:
+        fragments, keeps_type = extension.read_fragments, extension.keeps_type
+        return rebuild_segment(version, target, model, fragments, keeps_type=keeps_type, tracker=tracker)
     if reuse is not None and len(sources) == 1 and not extension.fragments and sources[0].has_old_addresses:
         return remap_segment(version, target, sources[0], reuse, tracker)
     return merge_segments(version, target, sources, extension.fragments, tracker=tracker)
@@ -194,7 +197,7 @@ def write_extension(
 
 def write_part(version: TableVersion, extension: Extension, fragment_ids: Sequence[int]) -> IndexMetadata:
     """Write a segment with the values of some fragments of an extension, without committing it."""
-    return rebuild_segment(version, extension.target, extension.model, fragment_ids)
+    return rebuild_segment(version, extension.target, extension.model, fragment_ids, keeps_type=extension.keeps_type)
 
 
 def replaced_entries(version: TableVersion, plan: Sequence[Extension]) -> list[IndexMetadata]:

@@ -84,13 +84,13 @@ def merge_segments(
     Entries of rows that a source does not cover any more are left out. The parameters of a source are kept.
     If the entries cannot be merged, the segment is built from the data.
     """
-    if can_merge(version, target.kind, sources):
+    if can_merge(version, target, sources):
         try:
             return _merge(version, target, sources, fragment_ids, tracker)
         except UnsupportedFeatureError as error:
             logger.warning("%s: index %r is built from the data: %s", version.uri, target.name, error)
-    model = model_of(sources)
-    return rebuild_segment(version, target, model, fragments_to_read(sources, fragment_ids), tracker=tracker)
+    model, fragments = model_of(sources), fragments_to_read(sources, fragment_ids)
+    return rebuild_segment(version, target, model, fragments, keeps_type=_have_one_type(sources), tracker=tracker)
 
 
 def _merge(
@@ -113,17 +113,24 @@ def _merge(
     return _write(version, target, covered | {*fragment_ids}, min(versions, default=version.version), merge)
 
 
-def can_merge(version: TableVersion, kind: IndexKind, sources: Sequence[IndexSegment]) -> bool:
-    """Return whether the entries of segments name rows in the same way as a new segment of a version.
+def can_merge(version: TableVersion, target: IndexTarget, sources: Sequence[IndexSegment]) -> bool:
+    """Return whether a segment can be written from the entries of others rather than from the data.
 
     Old versions of a kind store row ids where new ones store addresses, and a deferred compaction leaves old addresses.
-    Segments in which the type of the values is not determined are not merged either.
+    Segments whose fragments do not exist any more have no entries to merge. If the column does not determine the type
+    of the values, all segments must have the same type.
     """
-    form = stores_row_ids(version, kind)
-    return all(
+    form, kind = stores_row_ids(version, target.kind), target.kind
+    if not any(source.fragments for source in sources) or not all(
         source.stores_row_ids == form and not source.has_old_addresses and source.open().is_mergeable
         for source in sources
-    )
+    ):
+        return False
+    return kind.value_type(target.field.data_type) is not None or _have_one_type(sources)
+
+
+def _have_one_type(segments: Sequence[IndexSegment]) -> bool:
+    return len({segment.open().value_type for segment in segments}) == 1
 
 
 def model_of(segments: Sequence[IndexSegment]) -> IndexSegment:
@@ -142,10 +149,15 @@ def rebuild_segment(
     model: IndexSegment,
     fragment_ids: Sequence[int],
     *,
+    keeps_type: bool = False,
     tracker: Tracker = NO_PROGRESS,
 ) -> IndexMetadata:
-    """Write a segment with the live rows of fragments and the parameters of an existing segment."""
-    options = {**model.open().parameters, **target.options}
+    """Write a segment with the live rows of fragments and the parameters of an existing segment.
+
+    With `keeps_type`, the values have the type of that segment. Otherwise, the data determine it.
+    """
+    opened = model.open()
+    options = {**(opened.parameters_with_type if keeps_type else opened.parameters), **target.options}
     return build_segment(version, replace(target, options=options), fragment_ids, tracker=tracker)
 
 
@@ -164,7 +176,8 @@ def remap_segment(
     with suppress(UnsupportedFeatureError):
         written = _write(version, target, source.fragments, version.version, remap)
     if not is_mapped:
-        return rebuild_segment(version, target, source, sorted(source.fragments), tracker=tracker)
+        fragments = sorted(source.fragments)
+        return rebuild_segment(version, target, source, fragments, keeps_type=True, tracker=tracker)
     return replace(written, index_version=entry.index_version)
 
 

@@ -11,7 +11,7 @@ from lancetable.format.index import kind_name
 from lancetable.index.segments import IndexSegment, index_segments
 from lancetable.ops.index.segment_builder import IndexTarget
 from lancetable.ops.read.projection import column_not_found
-from lancetable.table.fragment_reuse import INDEX_NAME
+from lancetable.table.fragment_reuse_entry import INDEX_NAME
 
 if TYPE_CHECKING:
     from lancetable.format.schema import Field, Schema

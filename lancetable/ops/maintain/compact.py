@@ -26,7 +26,7 @@ import numpy as np
 
 from lancetable.commit.backoff import Backoff
 from lancetable.commit.commit_loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
-from lancetable.commit.fragment_reuse import current_index_section
+from lancetable.commit.index_coverage import current_index_section
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import (
     InvalidInputError,

@@ -10,7 +10,7 @@ An `Output` describes the source of one result column; a `Projection` contains a
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -62,6 +62,19 @@ class Projection:
     columns: tuple[Field, ...]
     virtual: tuple[str, ...]
     plain: bool
+
+    def in_storage_types(self) -> Projection:
+        """Return the projection whose stored columns have their storage types."""
+        outputs = tuple(map(self._in_storage_type, self.outputs))
+        return replace(self, schema=pa.schema([output.field for output in outputs]), outputs=outputs)
+
+    def _in_storage_type(self, output: Output) -> Output:
+        if output.column < 0:
+            return output
+        field = self.columns[output.column]
+        for step in output.steps:
+            field = field.children[step]
+        return replace(output, field=pa.field(output.field.name, field.data_type))
 
 
 # --- building a projection ------------------------------------------------------------------------------------------

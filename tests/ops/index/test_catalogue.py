@@ -115,6 +115,15 @@ def test_deprecated_methods_warn_like_pylance_and_return_the_same(tmp_path: Path
     assert statistics[0] == statistics[1] == ds.stats.index_stats("a")
 
 
+def test_replace_and_train_of_none_are_the_defaults(tmp_path: Path) -> None:
+    uri = write(tmp_path / "t.lance").uri
+    for library in (lancetable, lance):
+        ds = library.dataset(uri)
+        for _ in range(2):
+            ds.create_scalar_index("id", "BTREE", replace=None, train=None)
+        assert ds.stats.index_stats("id_idx")["num_indexed_rows"] == 100
+
+
 def test_default_names_number_indexes_of_several_kinds(tmp_path: Path) -> None:
     names = []
     for library in (lancetable, lance):
@@ -210,6 +219,18 @@ ERRORS: dict[str, tuple[type[Exception], tuple[type[Exception], ...], Any]] = {
         lambda ds: ds.optimize.optimize_indices(index_names="id_idx"),
     ),
     "retrain without a value": (TypeError, (TypeError,), lambda ds: ds.optimize.optimize_indices(retrain=None)),
+    "drop without a name": (TypeError, (TypeError,), lambda ds: ds.drop_index(None)),
+    "prewarming of bytes": (TypeError, (TypeError,), lambda ds: ds.prewarm_index(b"id_idx")),
+    "statistics of a number": (TypeError, (TypeError,), lambda ds: ds.stats.index_stats(1)),
+    "number as a name": (TypeError, (TypeError,), lambda ds: ds.create_scalar_index("s", "BTREE", 1)),
+    "replace as a number": (TypeError, (TypeError,), lambda ds: ds.create_scalar_index("s", "BTREE", replace=1)),
+    "train as a number": (TypeError, (TypeError,), lambda ds: ds.create_scalar_index("s", "BTREE", train=1)),
+    "fragments as a string": (
+        TypeError,
+        (TypeError,),
+        lambda ds: ds.create_index_uncommitted("s", "BTREE", fragment_ids="0"),
+    ),
+    "segments without a name": (TypeError, (TypeError,), lambda ds: ds.commit_existing_index_segments(None, "id", [])),
 }
 
 

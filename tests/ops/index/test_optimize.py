@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
+from lancetable.errors import InvalidInputError
 from lancetable.indices import IndexConfig
 
 KINDS = {"BTREE": "id", "BITMAP": "s", "LABEL_LIST": "tags", "NGRAM": "s", "ZONEMAP": "id", "BLOOMFILTER": "id"}
@@ -266,3 +267,39 @@ def test_the_type_of_values_in_documents_is_determined_by_the_first_value_that_i
 def documents(values: list[Any]) -> pa.Table:
     """Return JSON documents with these values of the key x."""
     return pa.table({"j": pa.array([json.dumps({"x": value}) for value in values], pa.json_())})
+
+
+@pytest.mark.parametrize("kind", ["BITMAP", "BTREE"])
+@pytest.mark.parametrize(("old", "new"), [([1, 2], ["a", "b"]), ([1, 2], [1.5, 2]), ([1.5, 2], [1, 2]), ([True], [1])])
+def test_the_type_of_values_in_documents_is_determined_again_if_no_segment_remains(
+    tmp_path: Path, kind: str, old: list[Any], new: list[Any]
+) -> None:
+    getter = {str: "string", int: "int", float: "float"}[type(new[0])]
+    filter = f"json_get_{getter}(j, 'x') = {new[0]!r}"
+    for options in ({}, {"retrain": True}):
+        uri = str(tmp_path / str(len(options)))
+        ds = lancetable.write_dataset(documents(old), uri, data_storage_version="2.2")
+        ds.create_scalar_index("j", IndexConfig("json", {"path": "x", "target_index_type": kind}), "i")
+        ds.insert(documents(new))
+        if old != [1.5, 2]:
+            with pytest.raises(InvalidInputError, match="several types"):
+                ds.optimize.optimize_indices(**options)
+        ds.delete("_rowaddr < 4294967296")
+        ds.optimize.optimize_indices(**options)
+        for library in (lance, lancetable):
+            ds = library.dataset(uri)
+            assert "ScalarIndexQuery" in ds.scanner(filter=filter).explain_plan()
+            assert ds.count_rows(filter) == 1
+
+
+def test_a_delta_of_documents_has_the_type_of_the_other_segments(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t.lance")
+    ds = lancetable.write_dataset(documents([1.5, 2]), uri, data_storage_version="2.2")
+    ds.create_scalar_index("j", IndexConfig("json", {"path": "x", "target_index_type": "BITMAP"}), "i")
+    ds.insert(documents([1, 2]))
+    ds.optimize.optimize_indices(num_indices_to_merge=0)
+    assert coverage(uri) == {"i": [[0], [1]]}
+    assert ds.count_rows("json_get_float(j, 'x') = 2") == 2
+    ds.insert(documents(["a"]))
+    with pytest.raises(InvalidInputError, match="several types"):
+        ds.optimize.optimize_indices(num_indices_to_merge=0)
