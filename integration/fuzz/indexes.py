@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyroaring
 
 from integration.fuzz.containers import cross_files, mutate_file
 from integration.fuzz.metadata import LOCATION
@@ -41,7 +42,8 @@ MAX_ROWS = 100_000  # larger sets are not expanded
 _UUID = uuid.UUID(int=1)
 _FRAGMENTS = np.repeat(np.arange(3, dtype=np.uint64) << np.uint64(32), ROWS // 3)
 ADDRESSES = _FRAGMENTS + np.tile(np.arange(ROWS // 3, dtype=np.uint64), 3)
-MAPPING = RowMapping([MovedGroup([OldFragment(1, ROWS // 3, np.array([4], np.uint32))], [(7, ROWS // 3 - 1)])])
+_OLD = OldFragment(1, ROWS // 3, ROWS // 3 - 1, np.array([4], np.uint32))
+MAPPING = RowMapping([MovedGroup([_OLD], [(7, ROWS // 3 - 1)])])
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ def read_reuse(data: bytes) -> None:
     entry = IndexMetadata(_UUID, "__lance_frag_reuse", raw=_raw(TYPE_URL, data), type_url=TYPE_URL)
     version.store.put(f"{index_directory(version, entry)}/{_EXTERNAL.path}", next(_inline_contents()))
     reuse = read_fragment_reuse(version, entry)
-    reuse.coverage(frozenset(range(3)))
+    reuse.coverage(pyroaring.BitMap(range(3)))
     _, exists = reuse.apply(ADDRESSES)
     assert len(exists) == ROWS
     reuse.current(RowSet.of(ADDRESSES))
