@@ -95,7 +95,7 @@ class BTreeIndex(OpenIndex):
             raise self._corrupt("pages are not numbered consecutively")
         self._null_counts: Int64 = null_counts.to_numpy().astype(np.int64)
         self._num_nulls = int(self._null_counts.sum())
-        if self._is_legacy and self._num_nulls:
+        if self._is_legacy and (self._num_nulls or self._minimum.null_count):
             layout = self._null_counts, self.page_rows, self._data.num_rows
             self._minimum = restore_bounds(self._minimum, *layout)
             self._maximum = restore_bounds(self._maximum, *layout)

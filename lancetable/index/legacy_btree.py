@@ -3,8 +3,8 @@
     page_data.lance     values   0  0  1  2 | 3  3  7  9 | 9       the first two values are null
                         row_ids  7  2  0  4 | 1  6  5  3 | 8
 
-Format 0.1 does not store nulls of fixed-width types. They are restored from the null counts of the lookup file, because
-nulls come first in an index.
+Format 0.1 does not store nulls of fixed-width types, and stores empty strings as nulls. Both are restored from the null
+counts of the lookup file, because nulls come first in an index.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from lancetable.file.kernels.varbin import offset_dtype
 
 if TYPE_CHECKING:
     from lancetable.file.io_scheduler import Rows
@@ -32,4 +34,6 @@ def restore_nulls(values: pa.Array, rows: Rows, num_nulls: int) -> pa.Array:
 
 
 def _with_nulls(array: pa.Array, is_null: np.ndarray) -> pa.Array:
+    if array.null_count and offset_dtype(array.type) is not None:
+        array = array.fill_null(pa.scalar(b"").cast(array.type))
     return pc.if_else(pa.array(is_null), pa.scalar(None, array.type), array) if is_null.any() else array

@@ -21,15 +21,20 @@ DETAILS = ("/lance.table.BTreeIndexDetails", b"")
 
 
 def write_file(path: Path, table: pa.Table, storage: str) -> None:
-    """Write a data file. In the format 0.1, it stores zeros instead of nulls of numbers."""
+    """Write a data file. In the format 0.1, it stores zeros instead of nulls, and nulls instead of empty strings."""
     if storage == "0.1":
-        columns = [column if column.type == pa.string() else pc.fill_null(column, 0) for column in table.columns]
-        table = pa.table(columns, table.column_names)
+        table = pa.table([old_values(column) for column in table.columns], table.column_names)
     scratch = path.parent / uuid.uuid4().hex
     lancetable.write_dataset(table, str(scratch), data_storage_version=storage)
     (data_file,) = (scratch / "data").iterdir()
     shutil.move(data_file, path)
     shutil.rmtree(scratch)
+
+
+def old_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if column.type != pa.string():
+        return pc.fill_null(column, 0)
+    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
 
 
 def write_old_index(path: Path, values: pa.Array, storage: str = "0.1") -> lancetable.LanceDataset:
@@ -70,6 +75,8 @@ VALUES = {
     "pages of nulls": numbers(0.5),
     "only nulls": numbers(1),
     "strings": pc.binary_join_element_wise(numbers(0.5).cast("string"), "x", ""),
+    "empty strings": pc.replace_substring_regex(numbers(0.3).cast("string"), "^[0-9]$", ""),
+    "strings of which the first page is empty": pc.replace_substring_regex(numbers(0).cast("string"), "^-.*", ""),
 }
 
 

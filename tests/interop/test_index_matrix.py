@@ -32,7 +32,7 @@ from tests.index.test_label_list import queries_of as queries_of_labels
 from tests.index.test_ngram import texts_of
 
 ROWS = 70
-FORMS = list(itertools.product([False, True], ["2.0", "2.1", "2.2"]))
+FORMS = [(False, "0.1"), *itertools.product([False, True], ["2.0", "2.1", "2.2"])]
 ADDRESSES_OF_DOCUMENTS = [["JSON", "BTREE"], ["JSON", "ZONEMAP"]]
 
 
@@ -51,8 +51,17 @@ class Case:
 
     @property
     def forms(self) -> list[tuple[bool, str]]:
-        """Stable row ids and format of the tables; some indexes of documents cannot store stable row ids."""
-        return [form for form in FORMS if not form[0] or self.name.split()[:2] not in ADDRESSES_OF_DOCUMENTS]
+        """Stable row ids and format of the tables.
+
+        Some indexes of documents cannot store stable row ids. pylance does not write documents and empty dictionaries
+        in 0.1.
+        """
+        return [
+            (stable, version)
+            for stable, version in FORMS
+            if not (stable and self.name.split()[:2] in ADDRESSES_OF_DOCUMENTS)
+            and not (version == "0.1" and (self.kind == "json" or "dictionary" in self.name))
+        ]
 
     def create(self, library: Any, uri: str) -> None:
         """Create the index by a library."""
@@ -183,7 +192,8 @@ def check(uri: str, case: Case, values: pa.Array, *, is_used: bool = True) -> No
 
 
 def rows_of(ds: Any, filter: str, *, use_index: bool) -> list[int]:
-    scanner = ds.scanner(columns=["id"], filter=filter, use_scalar_index=use_index)
+    # pylance trusts the statistics of 0.1, which count nulls that it reads as zero, and do not contain NaN.
+    scanner = ds.scanner(columns=["id"], filter=filter, use_scalar_index=use_index, use_stats=False)
     return sorted(scanner.to_table()["id"].to_pylist())
 
 
