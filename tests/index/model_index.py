@@ -180,6 +180,8 @@ def add_index(
     values = rows.column("v")
     if isinstance(values.type, pa.BaseExtensionType):
         values = pa.chunked_array([chunk.storage for chunk in values.chunks], values.type.storage_type)
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
     _ENTRIES[identifier] = values, rows.column(row).to_numpy()
     details = {
         "exact": [query.__name__ for query in exact],
