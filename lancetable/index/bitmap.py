@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from lancetable.errors import CorruptFileError, UnsupportedTypeError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError, UnsupportedTypeError
 from lancetable.index.key_ranges import key_ranges
 from lancetable.index.kind import IndexKind, OpenIndex, RowFilter, checked_options
 from lancetable.index.posting_files import OpenPostings, PostingFile, kept_postings, write_postings
@@ -48,6 +48,22 @@ class BitmapFile(PostingFile):
 
     def __init__(self, reader: IndexFileReader) -> None:
         super().__init__(reader, KEYS, ROW_ADDR_TREE_MAP)
+
+    @classmethod
+    def open(cls, files: SegmentFiles) -> BitmapFile:
+        """Open the file of a segment.
+
+        Raises UnsupportedFeatureError for a file of format 0.1, in which a null key equals 0 or an empty string, unless
+        this holds for the values of the table, too.
+        """
+        reader = files.open(FILE_NAME)
+        if reader.metadata.version.is_legacy and not files.version.manifest.file_version.is_legacy:
+            raise UnsupportedFeatureError(
+                f"{reader.path}: the index does not distinguish null from 0 and empty strings; create it again",
+                feature="BITMAP and LABEL_LIST indexes in files of version 0.1",
+                path=reader.path,
+            )
+        return cls(reader)
 
     @property
     def statistics(self) -> dict[str, Any]:
@@ -129,7 +145,7 @@ class Bitmap(IndexKind):
 
     def open(self, files: SegmentFiles) -> OpenBitmap:
         """Open a segment."""
-        return OpenBitmap(BitmapFile(files.open(FILE_NAME)))
+        return OpenBitmap(BitmapFile.open(files))
 
     def merge(
         self,

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
-from lancetable.index.bitmap import FILE_NAME, BitmapFile, write_bitmaps
+from lancetable.index.bitmap import BitmapFile, write_bitmaps
 from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
 from lancetable.index.posting_files import OpenPostings, kept, kept_postings
 from lancetable.index.postings import PostingSort
@@ -149,7 +149,7 @@ class LabelList(IndexKind):
 
     def open(self, files: SegmentFiles) -> OpenLabelList:
         """Open a segment."""
-        return OpenLabelList(BitmapFile(files.open(FILE_NAME)), has_null_lists=self.has_null_lists)
+        return OpenLabelList(BitmapFile.open(files), has_null_lists=self.has_null_lists)
 
     def merge(
         self,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 import lancetable
 from lancetable.format.paths import INDICES_DIR, join
@@ -50,6 +54,25 @@ def build_index(dataset: lancetable.LanceDataset, kind: IndexKind) -> lancetable
     batches = tables.batches_of(dataset, tables.row_column_of(dataset, stores_ids))
     details = kind.build(writer, field_of(dataset), batches, {})
     return replace_index(dataset, kind, name, writer, details.SerializeToString())
+
+
+def write_old_file(path: Path, table: pa.Table, storage: str) -> None:
+    """Write a data file. In the format 0.1, it stores zeros instead of nulls, and nulls instead of empty strings."""
+    if storage == "0.1":
+        table = pa.table([_old_values(column) for column in table.columns], table.column_names)
+    scratch = path.parent / uuid.uuid4().hex
+    lancetable.write_dataset(table, str(scratch), data_storage_version=storage)
+    (data_file,) = (scratch / "data").iterdir()
+    shutil.move(data_file, path)
+    shutil.rmtree(scratch)
+
+
+def _old_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_integer(column.type):
+        return pc.fill_null(column, 0)
+    if column.type != pa.string():
+        return column
+    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
 
 
 DELETED = np.uint64(0xFFFF_FFFF_FFFF_FFFF)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from lancetable.index.bitmap import FILE_NAME, KIND, BitmapFile, write_bitmaps
 from lancetable.index.index_files import IndexFileReader, SegmentWriter
 from lancetable.index.queries import IsIn, IsNull, Range, StartsWith
 from lancetable.index.row_sets import RowSet
+from lancetable.index_metadata import Index
+from lancetable.operation import LanceOperation
 from lancetable.store.memory import MemoryStore
 from lancetable.table.metadata_cache import TableCache
 from tests.index import indexed_tables as tables
@@ -28,6 +31,7 @@ from tests.index.segment_files import (
     build_index,
     field_of,
     replace_index,
+    write_old_file,
     writer_of,
 )
 
@@ -305,3 +309,30 @@ def test_empty_postings_give_an_empty_file(tmp_path: Path) -> None:
     (segment,) = tables.segments(replace_index(dataset, KIND, name, writer))
     assert not segment.search(Range("v")).true
     assert segment.open().statistics() == {"num_bitmaps": 0}
+
+
+@pytest.mark.parametrize("storage", ["0.1", "2.0"])
+@pytest.mark.parametrize("kind", ["Bitmap", "LabelList"])
+def test_sets_of_keys_in_an_old_file_are_used_if_the_table_has_no_other_nulls(
+    tmp_path: Path, kind: str, storage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the format 0.1, the null key equals the empty string."""
+    values: list[str | None] = ["b", "", None, "b"] if storage == "2.0" else ["b", None, None, "b"]
+    column = pa.array(values) if kind == "Bitmap" else pa.array([[value] for value in values])
+    dataset = lancetable.write_dataset(pa.table({"v": column}), str(tmp_path / "t"), data_storage_version=storage)
+    name = str(uuid.uuid4())
+    directory = tmp_path / "t" / "_indices" / name
+    directory.mkdir(parents=True)
+    rows = {"": [1], None: [2], "b": [0, 3]} if storage == "2.0" else {None: [1, 2], "b": [0, 3]}
+    bitmaps = [RowSet.of(np.array(offsets, np.uint64)).to_row_addr_tree_map() for offsets in rows.values()]
+    table = pa.table({"keys": pa.array(list(rows), pa.string()), "bitmaps": pa.array(bitmaps, pa.binary())})
+    write_old_file(directory / "bitmap_page_lookup.lance", table, "0.1")
+    details = (f"/lance.table.{kind}IndexDetails", b"")
+    entry = Index(name, "v_idx", [0], dataset.version, {0}, 0, index_details=details)
+    operation = LanceOperation.CreateIndex([entry], [])
+    dataset = lancetable.LanceDataset.commit(dataset.uri, operation, read_version=dataset.version)
+    for query in ["v = ''", "v = 'b'", "v IS NULL"] if kind == "Bitmap" else ["array_has(v, '')", "array_has(v, 'b')"]:
+        for text in (query, f"NOT ({query})"):
+            scanned = dataset.to_table(filter=text, use_scalar_index=False)
+            assert dataset.to_table(filter=text) == scanned, text
+    assert ("does not distinguish null from 0 and empty strings" in caplog.text) == (storage == "2.0")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import uuid
 from pathlib import Path
 
@@ -15,26 +14,10 @@ import lancetable
 from lancetable.errors import CorruptFileError
 from lancetable.index_metadata import Index
 from lancetable.operation import LanceOperation
+from tests.index.segment_files import write_old_file
 
 PAGE_ROWS = 4096
 DETAILS = ("/lance.table.BTreeIndexDetails", b"")
-
-
-def write_file(path: Path, table: pa.Table, storage: str) -> None:
-    """Write a data file. In the format 0.1, it stores zeros instead of nulls, and nulls instead of empty strings."""
-    if storage == "0.1":
-        table = pa.table([old_values(column) for column in table.columns], table.column_names)
-    scratch = path.parent / uuid.uuid4().hex
-    lancetable.write_dataset(table, str(scratch), data_storage_version=storage)
-    (data_file,) = (scratch / "data").iterdir()
-    shutil.move(data_file, path)
-    shutil.rmtree(scratch)
-
-
-def old_values(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    if column.type != pa.string():
-        return pc.fill_null(column, 0)
-    return pc.if_else(pc.equal(column, ""), pa.scalar(None, pa.string()), column)
 
 
 def write_old_index(path: Path, values: pa.Array, storage: str = "0.1") -> lancetable.LanceDataset:
@@ -50,14 +33,14 @@ def write_old_index(path: Path, values: pa.Array, storage: str = "0.1") -> lance
     directory = path / "_indices" / name
     directory.mkdir(parents=True)
     rows = {"values": values.take(order), "row_ids": order.cast("uint64")}
-    write_file(directory / "page_data.lance", pa.table(rows), storage)
+    write_old_file(directory / "page_data.lance", pa.table(rows), storage)
     lookup = {
         "min": pa.array([bound["min"].as_py() for bound in bounds], values.type),
         "max": pa.array([bound["max"].as_py() for bound in bounds], values.type),
         "null_count": pa.array([page.null_count for page in pages], pa.uint32()),
         "page_idx": pa.array(range(len(pages)), pa.uint32()),
     }
-    write_file(directory / "page_lookup.lance", pa.table(lookup), storage)
+    write_old_file(directory / "page_lookup.lance", pa.table(lookup), storage)
     entry = Index(name, "v_idx", [0], dataset.version, {0}, 0, index_details=DETAILS)
     return lancetable.LanceDataset.commit(
         dataset.uri, LanceOperation.CreateIndex([entry], []), read_version=dataset.version
@@ -119,6 +102,6 @@ def test_an_old_index_that_does_not_match_its_bounds_is_refused(tmp_path: Path) 
     (directory,) = (tmp_path / "t" / "_indices").iterdir()
     (directory / "page_data.lance").unlink()
     rows = pa.table({"values": pa.array(range(10_000)), "row_ids": pa.array(range(10_000), pa.uint64())})
-    write_file(directory / "page_data.lance", rows, "0.1")
+    write_old_file(directory / "page_data.lance", rows, "0.1")
     with pytest.raises(CorruptFileError, match="does not match its bounds"):
         dataset.to_table(filter="v = 3")
