@@ -21,6 +21,7 @@ import pytest
 import lancetable as lance
 from lancetable import LanceDataset, LanceOperation
 from lancetable.dataset import ColumnOrdering, ScannerBuilder
+from lancetable.errors import IndexNotFoundError
 from lancetable.fragment import write_fragments
 from lancetable.progress import FileSystemFragmentWriteProgress, FragmentWriteProgress, NoopFragmentWriteProgress
 
@@ -478,7 +479,7 @@ def test_statistics_and_validation(ds: LanceDataset) -> None:
     assert ds.stats.dataset_stats(3)["num_small_files"] == 1
     assert {each.id: each.bytes_on_disk >= 20 for each in ds.stats.data_stats().fields} == {0: True, 1: True}
     ds.validate()
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(IndexNotFoundError, match="the table has no index"):
         ds.stats.index_stats("x")
 
 

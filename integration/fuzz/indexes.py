@@ -239,7 +239,7 @@ def _describe(entry: IndexMetadata) -> None:
 def _answer(entry: IndexMetadata) -> None:
     details = _details_of(entry)
     kind = kind_of_details(entry.type_url)
-    kind = None if kind is None else kind.for_details(details)
+    kind = None if kind is None else kind.for_segment(SegmentFiles(_Version(MemoryStore.private()), entry))  # type: ignore[arg-type]
     if kind is not None:
         _ = kind.plan_name, kind.stores_row_ids(entry.index_version or 0)
         plain = IsIn("v", pa.array([3]))

@@ -9,7 +9,8 @@
     ids                a row id is used twice, or is not below next_row_id   the same
     statistics, nulls  deep: values that a zone map or the schema excludes   -
     section, facts, flags, transaction, config, index                        -
-                       parts of a manifest contradict each other
+                       parts of a manifest contradict each other;
+                       deep: an index file that cannot be read
     naming             two naming schemes in one table                       -
     access             the store fails                                       -
     refused            untrusted: a path outside of the table, or content    -
@@ -46,6 +47,7 @@ from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.manifest_naming import ManifestLocation, hint_path
 from lancetable.format.paths import QUARANTINE_DIR, VERSIONS_DIR, join
 from lancetable.handlers.latest_version import detached_locations
+from lancetable.ops.maintain.fsck.indexes import IndexCheck
 from lancetable.ops.maintain.fsck.manifests import check_manifest, has_schema
 from lancetable.ops.maintain.fsck.pages import PageCheck
 from lancetable.ops.maintain.fsck.quarantine import open_manifest, quarantined
@@ -119,6 +121,7 @@ class _Check:
         self.store, self.base, self.handler = table.store, table.base, table.handler
         self.report = Report(table.uri, deep=pages is not None)
         self._pages = pages
+        self._indexes = IndexCheck(deep=pages is not None)
         self._tracker = tracker
         self._branch: str | None = None  # the branch that is being checked
         self._files: dict[tuple[object, ...], list[Finding]] = {}
@@ -249,6 +252,10 @@ class _Check:
             if key not in self._fragments:
                 self._fragments[key] = list(self._check_fragment(version, position))
             self._add_all(self._fragments[key], version.version)
+        if has_schema(version):
+            self._add_all(
+                findings_of("index", version.location.path, partial(self._indexes.check, version)), version.version
+            )
         if manifest.has_stable_row_ids and not self._has_problems(UNREADABLE, start):
             self._add_all(findings_of("ids", version.location.path, partial(_check_row_ids, version)), version.version)
 
