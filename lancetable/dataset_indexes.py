@@ -181,7 +181,8 @@ class DatasetIndexes:
         InvalidInputError
             If an argument is invalid.
         RetryableCommitConflictError
-            If every attempt conflicted with a concurrent commit.
+            If the column was replaced since the version of this dataset, or if every attempt conflicted with a
+            concurrent commit.
         CommitStateUnknownError
             If the outcome of the commit is unknown.
 

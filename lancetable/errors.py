@@ -153,10 +153,12 @@ class IndexExistsError(AlreadyExistsError, RuntimeError):
 class CommitConflictError(LanceError, OSError):
     """A commit that conflicts with a concurrent commit.
 
-    `retryable` is True if running the same operation again on the newer version can succeed.
+    `retryable` is True if running the same operation again on the newer version can succeed. `other_operation` is the
+    name of the committed operation.
     """
 
     retryable: bool = False
+    other_operation: str | None = None
 
     def __init__(self, message: str = "", retryable: bool | None = None, **facts: Any) -> None:
         if retryable is not None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
 
 _CONFLICT_RETRIES = 10
+_REPLACEMENTS_OF_COLUMNS = ("DataReplacement", "Merge")
 
 
 def create_index(
@@ -35,7 +36,7 @@ def create_index(
     """Build an index on a column and commit it. It replaces all segments of an index with the same name.
 
     If a concurrent commit rewrites fragments of the index or creates an index with the same name, the index is built
-    again on the newest version.
+    again on the newest version. If the column was replaced since `version`, the conflict is raised, as in pylance.
 
     Parameters
     ----------
@@ -67,7 +68,7 @@ def create_index(
     InvalidInputError
         If a parameter of the kind is invalid.
     RetryableCommitConflictError
-        If every attempt conflicted with a concurrent commit.
+        If the column was replaced, or if every attempt conflicted with a concurrent commit.
     CommitStateUnknownError
         If the outcome of the commit is unknown.
     """
@@ -80,7 +81,13 @@ def create_index(
         replaced = [segment.files.metadata for segment in segments_named(base, target.name)]
         return commit_segments(base, [segment], replaced)
 
-    return on_newest(version, attempt, conflict_retries=_CONFLICT_RETRIES, retry_timeout_s=DEFAULT_TIMEOUT_SECONDS)
+    return on_newest(
+        version,
+        attempt,
+        conflict_retries=_CONFLICT_RETRIES,
+        retry_timeout_s=DEFAULT_TIMEOUT_SECONDS,
+        final_conflicts=_REPLACEMENTS_OF_COLUMNS,
+    )
 
 
 def drop_index(version: TableVersion, name: str) -> TableVersion:

@@ -376,6 +376,22 @@ def test_execute_uncommitted_and_explain_plan_leave_the_table_unchanged(tmp_path
     assert row_ids(lance.dataset(ds.uri)) == {**dict(zip(range(10), range(10), strict=True)), 50: 10}
 
 
+@pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"])
+def test_plans_of_merges_that_look_up_keys_in_an_exact_index_are_refused_by_both(tmp_path: Path, kind: str) -> None:
+    uri = new(tmp_path / "t").uri
+    lancetable.dataset(uri).create_scalar_index("id", kind)
+    for library in (lancetable, lance):
+        upsert = library.dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        if kind in ("BTREE", "BITMAP"):
+            with pytest.raises(OSError, match="does not support explain_plan"):
+                upsert.explain_plan()
+        else:
+            assert "MergeInsert" in upsert.explain_plan()
+        assert "Index" not in upsert.use_index(False).explain_plan()
+    upsert = lancetable.dataset(uri).merge_insert("id").when_matched_update_all()
+    assert "IndexLookup: the keys of a small source in [id_idx]" in upsert.analyze_plan(table([1, 50]))
+
+
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
 @pytest.mark.parametrize("on", [["id"], ["s"], ["id", "s"]], ids="-".join)
 def test_a_source_that_exceeds_the_memory_budget_is_spilled(

@@ -22,9 +22,11 @@ from lancetable.errors import (
     UnsupportedFeatureError,
     UnsupportedTypeError,
 )
+from lancetable.file import LanceFileWriter
 from lancetable.format import transaction as tx
 from lancetable.format.index import IndexMetadata
 from lancetable.format.transaction import Transaction
+from lancetable.fragment_metadata import DataFile
 from lancetable.index.kind import kind_named
 from lancetable.index_metadata import Index
 from lancetable.indices import IndexConfig
@@ -362,6 +364,24 @@ def test_indexes_may_name_fragments_above_the_manifest(tmp_path: Path) -> None:
     (index,) = ds.describe_indices()
     assert (index.num_rows_indexed, index.segments[0].fragment_ids) == (0, {2**32 - 1})
     assert pyroaring.BitMap(index.segments[0].fragment_ids).max() == 2**32 - 1
+
+
+def test_an_index_of_a_column_that_was_replaced_since_the_version_of_the_dataset_is_refused(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    lance.write_dataset(pa.table({"a": range(100)}), uri)
+    lance.dataset(uri).add_columns({"b": "a + 1"})
+    handles = {library: [library.dataset(uri) for _ in range(2)] for library in (lancetable, lance)}
+    ds, values = lancetable.dataset(uri), pa.table({"b": range(100, 200)})
+    with LanceFileWriter(str(tmp_path / "t/data/new.lance"), values.schema) as writer:
+        writer.write_batch(values)
+    group = lancetable.LanceOperation.DataReplacementGroup(0, DataFile.create(ds, "new.lance"))
+    lancetable.LanceDataset.commit(uri, lancetable.LanceOperation.DataReplacement([group]), read_version=ds.version)
+    for library, (first, second) in handles.items():
+        first.create_scalar_index("a", "BTREE", library.__name__)
+        with pytest.raises(OSError, match="Retryable commit conflict for version 3") as raised:
+            second.create_scalar_index("b", "BTREE")
+        assert raised.value.retryable
+        library.dataset(uri).create_scalar_index("b", "BTREE", "newest")
 
 
 @pytest.mark.parametrize("column", ["x", "y"])

@@ -275,17 +275,20 @@ def pruning_predicate(fields: Iterable[Field], keys: Sequence[pa.ChunkedArray], 
     return terms[0] if len(terms) == 1 else And(tuple(terms))
 
 
-def key_indexes(version: TableVersion, clauses: Clauses) -> list[str]:
-    """Return the names of the indexes in which a merge can look up keys."""
-    if version.manifest.index_section is None:
-        return []
+def key_indexes(version: TableVersion, clauses: Clauses) -> dict[str, bool]:
+    """Return the names of the indexes in which a merge can look up keys, with whether they find exactly these keys."""
+    if not clauses.use_index or version.manifest.index_section is None:
+        return {}
     from lancetable.index.named_indexes import indexes_by_field  # imported here, because most tables have no indexes
     from lancetable.index.queries import IsIn
 
     indexes = indexes_by_field(version)
-    return [
-        index.name
-        for field in key_fields(version.schema, clauses.on)
-        for index in indexes.get(field.id, ())
-        if index.answers(IsIn(field.name, pa.array([], field.data_type)))
-    ]
+    queries = {
+        field.id: IsIn(field.name, pa.array([], field.data_type)) for field in key_fields(version.schema, clauses.on)
+    }
+    return {
+        index.name: index.is_exact(query)
+        for field_id, query in queries.items()
+        for index in indexes.get(field_id, ())
+        if index.answers(query)
+    }
