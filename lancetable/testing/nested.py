@@ -388,7 +388,13 @@ def comparable(array: pa.Array | pa.ChunkedArray) -> pa.Array:
             [*parts, array.is_valid()], [*(f"{k}" for k in range(kind.num_fields)), "valid"]
         )
     if pa.types.is_map(kind):
-        return comparable(array.cast(pa.list_(pa.struct([kind.key_field, kind.item_field]))))
+        entries = pa.StructArray.from_arrays([array.keys, array.items], fields=[kind.key_field, kind.item_field])
+        buffers = array.buffers()[:2]
+        return comparable(
+            pa.Array.from_buffers(
+                pa.list_(pa.field("entries", entries.type)), len(array), buffers, -1, array.offset, [entries]
+            )
+        )
     if pa.types.is_fixed_size_list(kind):
         lengths = np.where(np.asarray(array.is_null()), 0, kind.list_size)
         return _as_lists(array, lengths, comparable(array.flatten()))
