@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lancetable import debug as debug
     from lancetable import file as file
     from lancetable import fragment as fragment
+    from lancetable import indices as indices
     from lancetable import optimize as optimize
     from lancetable import progress as progress
     from lancetable import sampler as sampler
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from lancetable.operation import Transaction as Transaction
     from lancetable.ops.maintain.stats import DataStatistics as DataStatistics
     from lancetable.ops.maintain.stats import FieldStatistics as FieldStatistics
+    from lancetable.progress import IndexProgress as IndexProgress
     from lancetable.scanner import LanceScanner as LanceScanner
     from lancetable.scanner import ScanStatistics as ScanStatistics
     from lancetable.schema import json_to_schema as json_to_schema
@@ -78,7 +80,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_MODULES = ["blob", "commit", "debug", "file", "fragment", "optimize", "progress", "sampler", "schema", "types", "udf"]
+_MODULES = [
+    "blob",
+    "commit",
+    "debug",
+    "file",
+    "fragment",
+    "indices",
+    "optimize",
+    "progress",
+    "sampler",
+    "schema",
+    "types",
+    "udf",
+]
 _HOMES = {
     "lancetable.blob": (
         "Blob BlobArray BlobColumn BlobDescriptor BlobDescriptorArrayBuilder "
@@ -95,6 +110,7 @@ _HOMES = {
     "lancetable.merge_insert": "MergeInsertBuilder",
     "lancetable.operation": "LanceOperation Transaction",
     "lancetable.ops.maintain.stats": "DataStatistics FieldStatistics",
+    "lancetable.progress": "IndexProgress",
     "lancetable.scanner": "LanceScanner ScanStatistics",
     "lancetable.schema": "json_to_schema schema_to_json",
     "lancetable.session": "Session",

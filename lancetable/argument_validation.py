@@ -47,6 +47,18 @@ def check_integer(name: str, value: Any) -> int:
     return int(value.__index__())
 
 
+def check_flag(name: str, value: Any, *, optional: bool = False) -> None:
+    """Raise TypeError unless a value is True or False; None is valid if it is `optional`."""
+    if not isinstance(value, bool) and not (optional and value is None):
+        raise TypeError(f"{name} must be True or False, got {type(value).__name__}")
+
+
+def check_string(name: str, value: Any, *, optional: bool = False) -> None:
+    """Raise TypeError unless a value is a string; None is valid if it is `optional`."""
+    if not isinstance(value, str) and not (optional and value is None):
+        raise TypeError(f"{name} must be a string, got {type(value).__name__}")
+
+
 def check_count(name: str, value: Any) -> int:
     """Return a count as an int. Raises TypeError for other types, OutOfRangeError unless it is from 0 to 2^63 - 1."""
     number = check_integer(name, value)
@@ -167,6 +179,16 @@ def parse_asof(asof: Any) -> datetime:
             f"Failed to parse timestamp string {asof!r}: write it as 2026-01-31 13:45:00, or install pandas"
         ) from error
     return parsed
+
+
+def warn_of_cache_size(index_cache_size: int | None) -> None:
+    """Warn the caller's caller of the deprecated argument `index_cache_size`, if it is given."""
+    if index_cache_size is not None:
+        warnings.warn(
+            "The 'index_cache_size' parameter is deprecated. Use 'index_cache_size_bytes' instead.",
+            DeprecationWarning,
+            stacklevel=3,
+        )
 
 
 def version_to_write(data_storage_version: str | None, use_legacy_format: bool | None) -> FileVersion | None:

@@ -30,6 +30,7 @@ from lancetable.argument_validation import (
     check_mapping,
     check_mode,
     check_positive,
+    check_string,
     check_timeout,
     parse_alteration,
     parse_asof,
@@ -38,7 +39,9 @@ from lancetable.argument_validation import (
     uri_string,
     version_number,
     version_to_write,
+    warn_of_cache_size,
 )
+from lancetable.dataset_indexes import DatasetIndexes
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
 from lancetable.lazy import lazy_names
 from lancetable.progress import tracked
@@ -80,7 +83,7 @@ if TYPE_CHECKING:
     from lancetable.file import LanceFileSession
     from lancetable.fragment import LanceFragment
     from lancetable.fragment_metadata import DataFile, FragmentMetadata
-    from lancetable.index_metadata import Index, IndexDescription, IndexFile
+    from lancetable.index_metadata import Index, IndexFile
     from lancetable.merge_insert import MergeInsertBuilder
     from lancetable.operation import LanceOperation, Transaction
     from lancetable.ops.read.diff import Diff
@@ -193,7 +196,7 @@ def dataset(
     session
         Share the cache of other datasets.
     block_size, index_cache_size, index_cache_size_bytes, read_params
-        Accepted for compatibility, without effect.
+        Accepted for compatibility, without effect. `index_cache_size` is deprecated, as in pylance.
     namespace_client, table_id, base_store_params
         Not supported; raise UnsupportedFeatureError if given.
     untrusted
@@ -228,6 +231,7 @@ def dataset(
     scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
     if uri is None:
         raise InvalidInputError("missing argument: uri")
+    warn_of_cache_size(index_cache_size)
     return LanceDataset(
         uri,
         version,
@@ -243,7 +247,7 @@ def dataset(
 
 
 @scope.fill_gaps(scope.DATASET)
-class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without types
+class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarrow comes without types
     """A table at one version.
 
     Created by `dataset()` or `write_dataset()`. It is a `pyarrow.dataset.Dataset`, so DuckDB, polars and other engines
@@ -286,6 +290,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         scope.reject("catalog lookup", namespace_client=namespace_client, table_id=table_id)
         scope.reject("several stores for one table", base_store_params=base_store_params)
         scope.reject("manifests handed over as bytes", serialized_manifest=serialized_manifest)
+        warn_of_cache_size(index_cache_size)
         if session is not None:
             cache = session.cache
         elif metadata_cache_size_bytes is not None:
@@ -409,27 +414,6 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return self._table.manifest.has_stable_row_ids
 
     @property
-    def has_index(self) -> bool:
-        """True if the table has a secondary index, which another library has created."""
-        return len(self.describe_indices()) > 0
-
-    def describe_indices(self) -> list[IndexDescription]:
-        """Return the secondary indexes, created by other libraries, with their segments; see `IndexDescription`."""
-        from lancetable.index_metadata import describe_indices
-
-        return describe_indices(self._table)
-
-    def list_indices(self) -> list[dict[str, Any]]:
-        """Return one entry for each segment of each index: name, type, uuid, fields, version and fragments."""
-        rows: list[dict[str, Any]] = []
-        for index in self.describe_indices():
-            facts = {"name": index.name, "type": index.index_type, "fields": index.field_names}
-            for part in index.segments:
-                covered = {"fragment_ids": part.fragment_ids, "base_id": part.base_id}
-                rows.append({**facts, "uuid": part.uuid, "version": part.dataset_version, **covered})
-        return rows
-
-    @property
     def schema_metadata(self) -> dict[str, str]:
         """The metadata of the schema."""
         return string_metadata(self._table.manifest.schema_metadata)
@@ -509,11 +493,10 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.checkout_version("first").version
         1
         """
-        return LanceDataset.from_version(
-            checkout(self._table, parse_reference(version, branches=True)),
-            self._default_scan_options,
-            self._view_filter,
-        )
+        return LanceDataset.from_version(self._at(version), self._default_scan_options, self._view_filter)
+
+    def _at(self, reference: Reference) -> TableVersion:
+        return checkout(self._table, parse_reference(reference, branches=True))
 
     def checkout_latest(self) -> None:
         """Move this dataset to the newest version of its branch."""
@@ -549,7 +532,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_size_bytes: int | None = None,
         batch_readahead: int | None = None,
@@ -600,6 +583,12 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             Add `_rowid` or `_rowaddr`, both uint64.
         use_stats
             False disables pruning by the statistics in data files. The result is the same.
+        use_scalar_index
+            False disables scalar indexes. By default, the filter uses those that can answer it or parts of it; rows of
+            fragments that they do not cover are scanned. The result is the same.
+        fast_search
+            True leaves out fragments that the indexes of the filter do not cover. Without an index for the filter, all
+            fragments are scanned. With `nearest`, search only the fragments that the vector index of the column covers.
         io_buffer_size
             Accepted for compatibility, without effect.
         late_materialization
@@ -620,10 +609,17 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         progress
             Callback for the progress of each read, or True for a progress bar; see `lancetable.progress`. Not in
             pylance.
-        nearest, full_text_query, index_segments, fast_search, row_addr_allowlist, row_addr_blocklist
+        nearest
+            Find the rows with the nearest vectors: a dict with the arguments of `ScannerBuilder.nearest`, such as
+            `{"column": "embedding", "q": vector, "k": 10}`. The result is ordered by distance and has the column
+            `_distance`. The search is exact, also for columns with a vector index.
+        prefilter
+            Apply the filter before the search, so that it finds `k` matching rows, instead of to the rows that it
+            finds (default). A search of `fragments` requires it.
+        disable_scoring_autoprojection
+            Return `_distance` only if `columns` contains it.
+        full_text_query, index_segments, row_addr_allowlist, row_addr_blocklist
             Index search, which is not supported; raise UnsupportedFeatureError if given.
-        prefilter, use_scalar_index, disable_scoring_autoprojection
-            Accepted for compatibility, without effect.
 
         Returns
         -------
@@ -633,8 +629,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         Raises
         ------
         InvalidInputError, OutOfRangeError, TypeError
-            If a number is negative or exceeds 2^63, or an argument has a wrong type. Names, SQL and types of columns
-            are checked by the read methods of the scanner.
+            If a number is negative or exceeds 2^63, an argument has a wrong type, or `nearest` does not fit its column.
+            Other names, SQL and types of columns are checked by the read methods of the scanner.
         UnsupportedFeatureError
             If an argument of index search is given.
 
@@ -655,7 +651,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_size_bytes: int | None = None,
         batch_readahead: int | None = None,
@@ -699,7 +695,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_size_bytes: int | None = None,
         batch_readahead: int | None = None,
@@ -737,7 +733,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         filter: Filter | None = None,
         limit: int | None = None,
         offset: int | None = None,
-        nearest: Any = None,
+        nearest: Mapping[str, Any] | None = None,
         batch_size: int | None = None,
         batch_readahead: int | None = None,
         fragment_readahead: int | None = None,
@@ -796,7 +792,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         check_filter("filter", filter)
         scanned = {name: value for name, value in kwargs.items() if name not in PYARROW_COUNT_OPTIONS}
         options = self._default_scan_options
-        if scanned or self._view_filter is not None or "filter" in options or "include_deleted_rows" in options:
+        changed = options.keys() & {"filter", "include_deleted_rows", "fast_search", "use_scalar_index"}
+        if scanned or changed or self._view_filter is not None:
             return self.scanner(**{"columns": [], "filter": filter, "with_row_id": True, **scanned}).count_rows()
         return ops.matching_rows.count_rows(self._table, filter)
 
@@ -1398,7 +1395,7 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
             If a version has two different manifests.
         """
         table = self._table
-        ops.migrate.rename_manifests_at(table.store, table.base, table.handler)
+        ops.migrate.rename_manifests_at(table)
         location = table.handler.locate(table.store, table.base, table.version)
         self._table = latest(table) if location is None else open_location(table, location)
 
@@ -1575,9 +1572,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         >>> ds.diff(1).inserted["id"].to_pylist()
         [7, 8]
         """
-        before = checkout(self._table, parse_reference(older, branches=True))
-        after = self._table if newer is None else checkout(self._table, parse_reference(newer, branches=True))
-        return ops.diff.diff(before, after, [key] if isinstance(key, str) else key)
+        keys = [key] if isinstance(key, str) else key
+        return ops.diff.diff(self._at(older), self._table if newer is None else self._at(newer), keys)
 
     def sql(self, sql: str) -> SqlQueryBuilder:
         """Return a query over this dataset, run by DuckDB. The SQL refers to the dataset as `dataset`.
@@ -1708,9 +1704,8 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         storage_options: dict[str, str] | None,
         kwargs: dict[str, Any],
     ) -> LanceDataset:
-        source = checkout(self._table, parse_reference(reference, branches=True))
         options = self.initial_storage_options if storage_options is None else dict(storage_options)
-        copy(source, uri_string(target_path), storage_options=options)
+        copy(self._at(reference), uri_string(target_path), storage_options=options)
         return dataset(target_path, storage_options=options, **kwargs)
 
     # ------------------------------------------------------------------------------------------ schema and settings
@@ -2159,7 +2154,6 @@ class LanceDataset(pads.Dataset):  # type: ignore[misc]  # pyarrow comes without
         return snapshot
 
 
-@scope.fill_gaps(scope.STATS)
 class LanceStats:
     """Sizes and counts of one version."""
 
@@ -2174,6 +2168,28 @@ class LanceStats:
     def data_stats(self) -> ops.stats.DataStatistics:
         """Return the bytes on disk of each field; reads the footer of every data file."""
         return ops.stats.data_stats(self._dataset.table_version)
+
+    def index_stats(self, index_name: str) -> dict[str, Any]:
+        """Return statistics of an index.
+
+        The entries of `segments` depend on the kind of the index. Indexed rows are the live rows of the fragments that
+        the segments cover.
+
+        Raises
+        ------
+        IndexNotFoundError
+            If the index does not exist.
+        UnsupportedFeatureError
+            If this library does not know the kind of the index.
+        CorruptFileError
+            If a file of the index is damaged.
+        TypeError
+            If `index_name` is not a string.
+        """
+        from lancetable.ops.index.statistics import index_statistics
+
+        check_string("index_name", index_name)
+        return index_statistics(self._dataset.table_version, index_name)
 
 
 def write_dataset(

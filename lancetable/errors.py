@@ -12,8 +12,10 @@
     ├── NotFoundError                  does not exist
     │   ├── DatasetNotFoundError
     │   ├── VersionNotFoundError
-    │   └── RefNotFoundError
+    │   ├── RefNotFoundError
+    │   └── IndexNotFoundError
     ├── AlreadyExistsError             table, tag, branch or column exists
+    │   └── IndexExistsError           the name belongs to another index
     ├── CommitConflictError            examine the concurrent change, then decide
     │   └── RetryableCommitConflictError   run the same operation again on the new version
     ├── CommitStateUnknownError        may be committed: check before retrying, delete nothing
@@ -23,11 +25,12 @@
     │   └── LimitError                 content above a read limit
     ├── MissingPackageError            an optional package is not installed
     ├── UnsupportedFeatureError        a newer flag, version or encoding, or a feature that is not implemented
+    │   └── UnsupportedTypeError       a type of a column that an index cannot store
     └── StoreError                     the storage failed; the cause is chained
 
 Every class also has the built-in bases that an `except` clause written for pylance expects (`ValueError`, `OSError`,
-`NotImplementedError`). The message is the first argument. Facts are keyword arguments and become attributes, so that
-every error can be pickled. A wrong Python type raises a plain `TypeError`.
+`NotImplementedError`, `KeyError`, `RuntimeError`). The message is the first argument. Facts are keyword arguments and
+become attributes, so that every error can be pickled. A wrong Python type raises a plain `TypeError`.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ __all__ = [
     "CommitStateUnknownError",
     "CorruptFileError",
     "DatasetNotFoundError",
+    "IndexExistsError",
+    "IndexNotFoundError",
     "InvalidInputError",
     "InvalidOperationError",
     "InvalidRefError",
@@ -57,6 +62,7 @@ __all__ = [
     "SchemaMismatchError",
     "StoreError",
     "UnsupportedFeatureError",
+    "UnsupportedTypeError",
     "UntrustedPathError",
     "VersionNotFoundError",
 ]
@@ -82,7 +88,7 @@ class InvalidSqlError(InvalidInputError, OSError):
     """SQL or an expression that does not parse, does not type-check, or fails on a value."""
 
 
-class ColumnNotFoundError(InvalidInputError, OSError):
+class ColumnNotFoundError(InvalidInputError, OSError, KeyError):
     """A column that the table does not have."""
 
 
@@ -128,17 +134,31 @@ class RefNotFoundError(NotFoundError):
     ref: str | None = None
 
 
+class IndexNotFoundError(NotFoundError, KeyError, RuntimeError):
+    """An index, or segments of an index, that the version does not have."""
+
+    index: str | None = None
+
+
 class AlreadyExistsError(LanceError, FileExistsError, ValueError):
     """A table, tag, branch or column that already exists."""
+
+
+class IndexExistsError(AlreadyExistsError, RuntimeError):
+    """An index with this name exists, and may not be replaced or is on another column."""
+
+    index: str | None = None
 
 
 class CommitConflictError(LanceError, OSError):
     """A commit that conflicts with a concurrent commit.
 
-    `retryable` is True if running the same operation again on the newer version can succeed.
+    `retryable` is True if running the same operation again on the newer version can succeed. `other_operation` is the
+    name of the committed operation.
     """
 
     retryable: bool = False
+    other_operation: str | None = None
 
     def __init__(self, message: str = "", retryable: bool | None = None, **facts: Any) -> None:
         if retryable is not None:
@@ -210,6 +230,10 @@ class UnsupportedFeatureError(LanceError, NotImplementedError, OSError, ValueErr
     """A feature flag, file version, type or encoding that this release does not support."""
 
     feature: str | None = None
+
+
+class UnsupportedTypeError(UnsupportedFeatureError, TypeError):
+    """A column whose type a kind of index does not support."""
 
 
 class StoreError(LanceError, OSError):

@@ -11,7 +11,7 @@ import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["DataFile", "DeletionFile", "FragmentMetadata", "RowDatasetVersionMeta", "RowIdMeta", "RowIdSequence"]
 
+T = TypeVar("T")
 U64 = 2**64
 
 
@@ -123,8 +124,7 @@ class DataFile:
 
     def to_format(self) -> frozen.DataFile:
         """Return the frozen form. Raises InvalidInputError for an invalid path or list."""
-        file: frozen.DataFile = parse_stored(frozen.DataFile.from_json, self.asdict())
-        return file
+        return parse_stored(frozen.DataFile.from_json, self.asdict())
 
     @classmethod
     def from_format(cls, file: frozen.DataFile) -> DataFile:
@@ -183,8 +183,7 @@ class DeletionFile:
 
     def to_format(self) -> frozen.DeletionFile:
         """Return the frozen form. Raises InvalidInputError for an invalid type or number."""
-        file: frozen.DeletionFile = parse_stored(frozen.DeletionFile.from_json, self.asdict())
-        return file
+        return parse_stored(frozen.DeletionFile.from_json, self.asdict())
 
     @classmethod
     def from_format(cls, file: frozen.DeletionFile) -> DeletionFile:
@@ -464,7 +463,7 @@ def parse_object(text: str) -> dict[str, Any]:
     return value
 
 
-def parse_stored(parse: Any, value: Any) -> Any:
+def parse_stored(parse: Callable[[Any], T], value: Any) -> T:
     """Parse an argument of the caller with a parser of `lancetable.format`, which is meant for the content of files.
 
     Raises

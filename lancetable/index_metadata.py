@@ -1,7 +1,4 @@
-"""Entries of secondary indexes in the public API, as used by `LanceOperation.CreateIndex`, and their descriptions.
-
-Indexes are neither built nor read here; their entries are carried over from version to version.
-"""
+"""Entries of secondary indexes in the public API, as used by `LanceOperation.CreateIndex`, and their descriptions."""
 
 from __future__ import annotations
 
@@ -17,6 +14,7 @@ import pyroaring
 from google.protobuf.json_format import MessageToDict
 from google.protobuf.message import DecodeError
 
+from lancetable.commit.index_coverage import current_index_section
 from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.format import index as format_index
 from lancetable.format.roaring import parse_bitmap
@@ -28,7 +26,11 @@ __all__ = ["Index", "IndexDescription", "IndexFile"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _MAX_FRAGMENTS = 1 << 24
-_SETTINGS: dict[str, Any] = {"Vector": index_pb2.VectorIndexDetails, "Inverted": table_pb2.InvertedIndexDetails}
+_SETTINGS: dict[str, Any] = {
+    "Vector": index_pb2.VectorIndexDetails,
+    "Inverted": table_pb2.InvertedIndexDetails,
+    "Json": index_pb2.JsonIndexDetails,
+}
 # Settings of inverted indexes that are not always stored.
 _INVERTED_DEFAULTS = {"lance_tokenizer": None, "custom_stop_words": None, "block_size": 128}
 _COMPLETE: dict[str, Any] = {"preserving_proto_field_name": True, "always_print_fields_with_no_presence": True}
@@ -101,12 +103,11 @@ class Index:
 
     @classmethod
     def from_format(cls, index: format_index.IndexMetadata) -> Index:
-        """Return the public form of a frozen index entry. Raises CorruptFileError for a damaged bitmap."""
+        """Return the public form of a frozen index entry. Raises CorruptFileError for a damaged bitmap or time."""
         covered: set[int] = set()
         if index.fragment_bitmap is not None:
             covered = {*parse_bitmap(index.fragment_bitmap, f"index {index.name}", max_count=_MAX_FRAGMENTS)}
-        details = table_pb2.IndexMetadata.FromString(index.raw).index_details
-        created = index.created_at_ms
+        details = index.details
         return cls(
             str(index.uuid),
             index.name,
@@ -114,7 +115,7 @@ class Index:
             index.dataset_version,
             covered,
             index.index_version or 0,
-            None if created is None else _EPOCH + timedelta(milliseconds=created),
+            None if index.created_at_ms is None else _time_of(index.created_at_ms, index.name),
             index.base_id,
             [IndexFile(file.path, file.size_bytes) for file in index.files] or None,
             (index.type_url, details.value) if index.type_url else None,
@@ -122,12 +123,21 @@ class Index:
         )
 
 
+def _time_of(created_at_ms: int, name: str) -> datetime:
+    try:
+        return _EPOCH + timedelta(milliseconds=created_at_ms)
+    except OverflowError as error:
+        raise CorruptFileError(f"index {name!r} was created {created_at_ms} ms after 1970", "a valid time") from error
+
+
 @dataclass(frozen=True)
 class IndexDescription:
     """One index with its segments, as recorded in the manifest.
 
-    `num_rows_indexed` counts the live rows of the covered fragments. `details` are the settings of a vector or inverted
-    index; they are empty for other types, and for vector indexes whose release did not store them in the manifest.
+    `num_rows_indexed` counts the live rows of the covered fragments. `details` are the settings of a vector, inverted
+    or JSON index; they are empty for other types, and for vector indexes whose release did not store them in the
+    manifest. `field_names` lacks fields that do not exist any more: other libraries can commit an index on a column
+    that was dropped at the same time. Such an index is not used, and the next commit by this library removes it.
     """
 
     name: str
@@ -150,18 +160,16 @@ def describe_indices(version: TableVersion) -> list[IndexDescription]:
         If an entry is damaged.
     """
     path, schema = version.location.path, version.schema
-    entries = list(map(Index.from_format, format_index.parse_indices(version.file.index_section(version.store), path)))
+    entries = list(map(Index.from_format, format_index.parse_indices(current_index_section(version), path)))
     described = []
     for name in sorted({entry.name for entry in entries}):
         segments = [entry for entry in entries if entry.name == name]
         fields, (type_url, settings) = segments[0].fields, segments[0].index_details or ("", b"")
-        if not schema.by_id.keys() >= {*fields}:
-            raise CorruptFileError(f"index {name!r} is on fields {fields}, which do not exist", path=path)
         index_type, details = describe_settings(type_url, settings, name)
         ids = {number for segment in segments for number in segment.fragment_ids}
         rows = sum(num_live_rows(version, fragment) for fragment in version.manifest.fragments if fragment.id in ids)
         total = sum(segment.size_bytes or 0 for segment in segments) or None
-        paths = list(map(schema.path_of, fields))
+        paths = [schema.path_of(field_id) for field_id in fields if field_id in schema.by_id]
         described.append(IndexDescription(name, type_url, index_type, rows, fields, paths, segments, details, total))
     return described
 
@@ -179,6 +187,8 @@ def describe_settings(type_url: str, settings: bytes, name: str) -> tuple[str, d
         return kind, {}
     try:
         message = _SETTINGS[kind].FromString(settings)
+        if kind == "Json":
+            return kind, {"path": message.path, "target_details": {}}
         values = MessageToDict(message, **_COMPLETE)
         if kind == "Inverted":
             values |= {"language": json.loads(message.language), **MessageToDict(message.code_config, **_COMPLETE)}
@@ -197,9 +207,13 @@ def parse_uuid(text: Any) -> uuid_module.UUID:
 
     Raises
     ------
+    TypeError
+        If `text` is neither a string nor a uuid.
     InvalidInputError
         If it is malformed.
     """
+    if not isinstance(text, str | uuid_module.UUID):
+        raise TypeError(f"a uuid must be a str or uuid.UUID, got {type(text).__name__}")
     try:
         return uuid_module.UUID(str(text))
     except ValueError as error:

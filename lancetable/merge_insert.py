@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lancetable import scope
 from lancetable.argument_validation import check_count, check_names, version_to_write
-from lancetable.errors import InvalidInputError
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.operation import Transaction
 from lancetable.ops.change.merge import merge_insert
 from lancetable.ops.change.merge.clauses import (
@@ -25,6 +25,7 @@ from lancetable.ops.change.merge.clauses import (
     check_source,
     key_fields,
 )
+from lancetable.ops.change.merge.key_matches import key_indexes
 from lancetable.ops.change.rewritten_rows import discard_prepared
 from lancetable.ops.change.spill import PartitionedRows, memory_budget_bytes
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
@@ -166,8 +167,12 @@ class MergeInsertBuilder:
         return self
 
     def use_index(self, use_index: bool) -> MergeInsertBuilder:
-        """Do nothing; accepted for compatibility, because secondary indexes are not read."""
-        return self
+        """Enable or disable looking up keys in a scalar index of a key column; the result is the same.
+
+        An index is used if the source has at most one row for each 1,000 rows of the table, or 1,024 rows. Otherwise
+        all keys of the table are read.
+        """
+        return self._with(use_index=bool(use_index))
 
     def data_storage_version(self, version: str) -> MergeInsertBuilder:
         """Set the format of new data files; the format of the table by default. Raises InvalidInputError, TypeError."""
@@ -265,8 +270,20 @@ class MergeInsertBuilder:
             If no action is selected.
         SchemaMismatchError
             If `schema` does not fit the table.
+        UnsupportedFeatureError
+            If the merge looks up its keys in a BTREE or BITMAP index, as in pylance.
         """
         self._clauses.check()
+        exact = [name for name, is_exact in key_indexes(self._dataset.table_version, self._clauses).items() if is_exact]
+        if exact:
+            raise UnsupportedFeatureError(
+                f"a merge that looks up its keys in the index {exact[0]!r} does not support explain_plan; call"
+                " analyze_plan, or use_index(False) for the plan without the index",
+                feature="explain_plan of a merge with an index",
+            )
+        return self._plan(schema, verbose=verbose)
+
+    def _plan(self, schema: pa.Schema | None, *, verbose: bool = False) -> str:
         version = self._dataset.table_version
         names = version.schema.names if schema is None else check_source(version.schema, self._clauses, schema).names
         absent = [name for name in version.schema.names if name not in names]
@@ -277,6 +294,8 @@ class MergeInsertBuilder:
         num_fragments = len(version.manifest.fragments)
         keys = ", ".join(self._clauses.on)
         lines.append(f"    LanceRead: projection=[{keys}], num_fragments={num_fragments}, zones without keys skipped")
+        if found := key_indexes(version, self._clauses):
+            lines.append(f"      IndexLookup: the keys of a small source in [{', '.join(found)}]")
         lines.append(f"    Source: columns=[{', '.join(names)}]")
         if verbose:
             lines += [f"      Column: {field.name} type={field.data_type}" for field in version.schema.fields]
@@ -298,7 +317,7 @@ class MergeInsertBuilder:
             f"num_files_written={len(new_fragments)}, num_inserted_rows={counts.inserted}, "
             f"num_updated_rows={counts.updated}, num_deleted_rows={counts.deleted}]\n"
         )
-        plan = self.explain_plan(incoming).splitlines(keepends=True)
+        plan = self._plan(incoming).splitlines(keepends=True)
         return head + "".join("  " + line for line in plan)
 
     def _with(self, **changes: Any) -> MergeInsertBuilder:

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from lancetable import scope
-from lancetable.argument_validation import check_integer
+from lancetable.argument_validation import check_count, check_flag, check_integer, check_names
 from lancetable.errors import InvalidInputError
 from lancetable.format.version import FileVersion
 from lancetable.fragment_metadata import FragmentMetadata
+from lancetable.ops.index.optimize import optimize_indices
 from lancetable.ops.maintain import compact, migrate
 from lancetable.ops.maintain.compact import CompactionSettings, Rewritten, Task
 from lancetable.progress import ProgressLike, tracked
@@ -155,13 +155,14 @@ class RewriteResult(JsonValue):
 
     def json(self) -> str:
         """Return the result as JSON; see `from_json`."""
+        addresses = self._rewritten.row_addresses
         return json.dumps(
             {
                 "metrics": asdict(self.metrics),
                 "new_fragments": [fragment.to_json() for fragment in self.new_fragments],
                 "read_version": self.read_version,
                 "original_fragments": [fragment.to_json() for fragment in self.original_fragments],
-                "row_addrs": None,
+                "row_addrs": None if addresses is None else list(addresses),
             }
         )
 
@@ -170,7 +171,7 @@ class RewriteResult(JsonValue):
         """Parse the output of `json`. Raises InvalidInputError."""
         value = parse_json(text, "new_fragments", "original_fragments", "read_version")
         old, new = (parse_fragments({"fragments": value[key]}) for key in ("original_fragments", "new_fragments"))
-        return RewriteResult(Rewritten(old, new, value["read_version"]))
+        return RewriteResult(Rewritten(old, new, value["read_version"], parse_bytes(value.get("row_addrs"))))
 
     def __repr__(self) -> str:
         return (
@@ -251,9 +252,10 @@ class Compaction:
     def commit(
         dataset: LanceDataset, rewrites: list[RewriteResult], options: CompactionOptions | dict[str, Any] | None = None
     ) -> CompactionMetrics:
-        """Commit results, and move the dataset to the new version. `options` may be those of the plan.
+        """Commit results, and move the dataset to the new version.
 
-        Fragments of tasks without a result are unchanged.
+        Fragments of tasks without a result are unchanged. Of the `options`, which may be those of the plan, only
+        `defer_index_remap` has an effect here.
 
         Raises
         ------
@@ -262,9 +264,9 @@ class Compaction:
         InvalidOperationError
             If two results have the same fragments.
         """
-        check_options(options or {})
+        settings = settings_for(dataset, check_options(options or {}))
         results = [rewrite._rewritten for rewrite in rewrites]
-        dataset._table = compact.commit(dataset.table_version, results)
+        dataset._table = compact.commit(dataset.table_version, results, defer_index_remap=settings.defer_index_remap)
         return metrics_of(results)
 
     @staticmethod
@@ -295,7 +297,6 @@ class MigrationMetrics:
     bytes_written: int
 
 
-@scope.fill_gaps(scope.OPTIMIZER)
 class DatasetOptimizer:
     """Maintenance operations of a table, available as `LanceDataset.optimize`."""
 
@@ -338,7 +339,10 @@ class DatasetOptimizer:
             Rewrite a fragment, even alone, if too many of its rows are deleted; True by default.
         materialize_deletions_threshold
             The share of deleted rows above which a fragment is rewritten; 0.1 by default.
-        defer_index_remap, binary_copy_read_batch_bytes
+        defer_index_remap
+            Do not rewrite indexes that store row addresses. Readers map the addresses until `optimize_indices` rewrites
+            the indexes. Not for tables with stable row ids.
+        binary_copy_read_batch_bytes
             Accepted for compatibility, without effect.
         num_threads
             Number of concurrent tasks; all cores by default.
@@ -367,6 +371,8 @@ class DatasetOptimizer:
             If moved rows were changed concurrently. The table is unchanged; try again.
         InvalidInputError, TypeError
             If an option is invalid.
+        UnsupportedFeatureError
+            If `defer_index_remap` is set and the table has stable row ids.
 
         Examples
         --------
@@ -375,6 +381,68 @@ class DatasetOptimizer:
         """
         given = {name: value for name, value in locals().items() if name in OPTIONS and value is not None}
         return Compaction.execute(self._dataset, given, progress=progress)
+
+    def optimize_indices(
+        self,
+        *,
+        num_indices_to_merge: int | None = None,
+        index_names: list[str] | None = None,
+        retrain: bool = False,
+        progress: ProgressLike = None,
+        **kwargs: Any,
+    ) -> None:
+        """Add rows that indexes do not cover, and move the dataset to the new version.
+
+        All indexes are changed in one commit. Without work to do, no version is created. Indexes of kinds that this
+        library does not know, such as vector indexes, are left unchanged, with a warning in the log.
+
+        Parameters
+        ----------
+        num_indices_to_merge
+            Number of segments, newest first, that are merged with the new rows into one segment. 0 writes the new rows
+            to a segment of their own. By default, the newest segment is extended.
+        index_names
+            Names of the indexes; all by default. Names of indexes that do not exist are ignored.
+        retrain
+            Build one segment from the data, for all rows. The data also determine the type of a JSON index again.
+        progress
+            Progress callback, or True for a progress bar; see `lancetable.progress`. Not in pylance.
+        **kwargs
+            Not accepted.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If `index_names` contains an index of an unknown kind.
+        TypeError
+            If an argument has a wrong type, or does not exist.
+        InvalidInputError
+            If an argument is invalid.
+        CorruptFileError
+            If a file of an index is damaged.
+        RetryableCommitConflictError
+            If every attempt conflicted with a concurrent commit.
+        CommitStateUnknownError
+            If the outcome of the commit is unknown.
+
+        Examples
+        --------
+        >>> ds.create_scalar_index("carrier", "BITMAP")
+        >>> ds.insert({"id": [6], "carrier": ["LH"], "dep_delay": [3]})
+        >>> ds.optimize.optimize_indices()
+        >>> ds.stats.index_stats("carrier_idx")["num_unindexed_rows"]
+        0
+        """
+        if kwargs:
+            raise TypeError(f"optimize_indices() got an unexpected argument {next(iter(kwargs))!r}")
+        names = None if index_names is None else check_names("index_names", index_names)
+        count = None if num_indices_to_merge is None else check_count("num_indices_to_merge", num_indices_to_merge)
+        check_flag("retrain", retrain)
+        with tracked(progress, "optimize_indices") as tracker:
+            version = optimize_indices(
+                self._dataset.table_version, names, num_to_merge=count, retrain=retrain, tracker=tracker
+            )
+        self._dataset.move_to(version)
 
     def migrate(self, data_storage_version: str = "stable") -> MigrationMetrics:
         """Migrate the table to a newer data format, 2.2 by default, and move the dataset to the new version.
@@ -547,6 +615,21 @@ def parse_fragments(value: Any) -> tuple[Any, ...]:
     if not isinstance(value, dict) or not isinstance(value.get("fragments"), list):
         raise InvalidInputError("invalid JSON of a compaction: fragments are missing")
     return tuple(FragmentMetadata.from_json(json.dumps(fragment)).to_format() for fragment in value["fragments"])
+
+
+def parse_bytes(value: Any) -> bytes | None:
+    """Return the bytes of a list of numbers in a JSON value, or None.
+
+    Raises
+    ------
+    InvalidInputError
+        If it is another value.
+    """
+    if value is None:
+        return None
+    if not isinstance(value, list) or not all(isinstance(octet, int) and 0 <= octet < 256 for octet in value):
+        raise InvalidInputError("invalid JSON of a compaction: row_addrs must be a list of bytes")
+    return bytes(value)
 
 
 def parse_options(value: Any) -> dict[str, Any]:

@@ -18,11 +18,12 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
-from lancetable.errors import UnsupportedFeatureError
+from lancetable.errors import InvalidInputError, UnsupportedFeatureError
 from lancetable.ops.progress_tracker import Cancelled, Progress, Report, Tracker
 from lancetable.store.open import open_store
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FileSystemFragmentWriteProgress",
     "FragmentWriteProgress",
+    "IndexProgress",
     "NoopFragmentWriteProgress",
     "Progress",
     "ProgressLike",
@@ -39,6 +41,28 @@ __all__ = [
 
 ProgressLike: TypeAlias = bool | Report | None
 """A callback for `Progress` records, True for a progress bar, None or False for neither."""
+
+
+@dataclass(frozen=True)
+class IndexProgress:
+    """An event of a build of an index.
+
+    `event` is "start", "progress" or "complete". `completed` and `total` count values of the `unit`; an unknown number
+    is None. An attempt that follows a commit conflict starts again.
+    """
+
+    event: Literal["start", "progress", "complete"]
+    stage: str
+    completed: int | None = None
+    total: int | None = None
+    unit: str = ""
+
+    @property
+    def fraction(self) -> float | None:
+        """The completed share, or None if it is unknown."""
+        if self.completed is None or not self.total:
+            return None
+        return min(self.completed / self.total, 1.0)
 
 
 class FragmentWriteProgress(ABC):
@@ -181,6 +205,30 @@ def split_progress(progress: FragmentWriteProgress | ProgressLike) -> tuple[Frag
     if hasattr(progress, "begin") and hasattr(progress, "complete"):
         return cast("FragmentWriteProgress", progress), None
     return None, progress
+
+
+def index_report(callback: Callable[[IndexProgress], object] | None) -> Report | None:
+    """Return a function that converts the progress of a build to `IndexProgress` events.
+
+    Raises
+    ------
+    InvalidInputError
+        If `callback` is not a function.
+    """
+    if callback is None:
+        return None
+    if not callable(callback):
+        raise InvalidInputError(f"progress_callback must be a function, got {type(callback).__name__}")
+    attempt = 0
+
+    def report(now: Progress) -> None:
+        nonlocal attempt
+        event: Literal["start", "progress", "complete"] = "complete" if now.done else "progress"
+        if now.attempt != attempt and not now.done:
+            attempt, event = now.attempt, "start"
+        callback(IndexProgress(event, "load_data", now.num_rows, now.total_rows, "rows"))
+
+    return report
 
 
 @contextmanager

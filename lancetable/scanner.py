@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,8 +29,11 @@ if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset
     from lancetable.format.schema import Field
     from lancetable.fragment import LanceFragment
+    from lancetable.ops.read.nearest import NearestPlan
     from lancetable.table.version import TableVersion
     from lancetable.types import Columns, Filter
+
+AnyPlan: TypeAlias = "ScanPlan | NearestPlan"
 
 __all__ = ["ColumnOrdering", "LanceScanner", "ScanStatistics", "ScannerBuilder", "scan_arguments"]
 
@@ -61,8 +64,8 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         self._version = dataset.table_version if snapshot is None else snapshot
 
     @lazy_property
-    def _plan(self) -> ScanPlan:
-        return plan_scan(self._version, self._options)
+    def _plan(self) -> AnyPlan:
+        return plan_of(self._version, self._options)
 
     def __repr__(self) -> str:
         values = {field.name: getattr(self._options, field.name) for field in fields(self._options)}
@@ -90,21 +93,29 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         plan = self._plan
         return pa.RecordBatchReader.from_batches(plan.output_schema, self._batches(plan))
 
-    def _table(self, plan: ScanPlan) -> pa.Table:
-        if self._progress is None:
-            return scan_table(self._version, plan)
-        # Progress needs a streamed scan. Large batches avoid many small chunks in the table.
-        parts = replace(plan, batch_rows=max(plan.batch_rows, TABLE_BATCH_ROWS), strict_batch_size=False)
-        return pa.Table.from_batches(self._batches(parts), plan.output_schema)
+    def _table(self, plan: AnyPlan) -> pa.Table:
+        if isinstance(plan, ScanPlan):
+            if self._progress is None:
+                return scan_table(self._version, plan)
+            # Progress needs a streamed scan. Large batches avoid many small chunks in the table.
+            plan = replace(plan, batch_rows=max(plan.batch_rows, TABLE_BATCH_ROWS), strict_batch_size=False)
+        elif self._progress is None:
+            return ops.nearest.nearest_table(self._version, plan)
+        return pa.Table.from_batches(self._batches(plan), plan.output_schema)
 
-    def _batches(self, plan: ScanPlan) -> Iterator[pa.RecordBatch]:
-        batches = execute_scan(self._version, plan)
+    def _batches(self, plan: AnyPlan) -> Iterator[pa.RecordBatch]:
+        if isinstance(plan, ScanPlan):
+            batches = execute_scan(self._version, plan)
+        else:
+            batches = ops.nearest.nearest_batches(self._version, plan)
         return batches if report_of(self._progress) is None else self._with_progress(plan, batches)
 
-    def _with_progress(self, plan: ScanPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def _with_progress(self, plan: AnyPlan, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with tracked(self._progress, "scan") as tracker:
-            silent = replace(plan, stats_callback=None)
-            tracker.begin(total_rows=None if plan.predicate is not None else count_plan(self._version, silent))
+            total_rows = None
+            if isinstance(plan, ScanPlan) and plan.predicate is None:
+                total_rows = count_plan(self._version, replace(plan, stats_callback=None))
+            tracker.begin(total_rows=total_rows)
             yield from tracker.counted(batches, with_bytes=True)
 
     def to_pandas(self, *, blob_mode: str = "lazy", **kwargs: Any) -> pd.DataFrame:
@@ -133,13 +144,14 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
 
     def _lazy_frame(self, kwargs: dict[str, Any]) -> pd.DataFrame:
         options = replace(self._options, blob_handling=None)
-        names = plan_scan(self._version, options).output_schema.names
-        plan = plan_scan(self._version, replace(options, with_row_address=True))
+        names = plan_of(self._version, options).output_schema.names
+        plan = plan_of(self._version, replace(options, with_row_address=True))
         table = self._table(plan)
         addresses = table.column("_rowaddr")
+        result = plan if isinstance(plan, ScanPlan) else plan.result
         columns = {
-            output.field.name: lazy_column(self._version, plan, output, table.column(output.field.name), addresses)
-            for output in plan.projection.outputs
+            output.field.name: lazy_column(self._version, result, output, table.column(output.field.name), addresses)
+            for output in result.projection.outputs
         }
         lazy = {name: values for name, values in columns.items() if values is not None}
         return frame_with(table.select(names), lazy, kwargs)
@@ -150,9 +162,9 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         Raises
         ------
         InvalidOperationError
-            If the scan has `order_by`.
+            If the scan has `order_by` or `nearest`.
         """
-        if self._options.order_by:
+        if self._options.order_by or self._options.nearest:
             raise InvalidOperationError("scan_batches() reads fragment by fragment and cannot sort; use to_batches()")
         wanted = self._options.fragments
         skipped = self._options.offset or 0
@@ -178,14 +190,20 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         limit = check_count("num_rows", num_rows)
         if self._options.limit is not None:
             limit = min(limit, self._options.limit)
+        plan = self._plan
+        if not isinstance(plan, ScanPlan):
+            return self._table(replace(plan, result=replace(plan.result, limit=limit)))
         return self._table(plan_scan(self._version, replace(self._options, limit=limit)))
 
     def count_rows(self) -> int:
-        """Return the number of rows that the scan yields, reading only what the filter needs."""
-        return count_plan(self._version, self._plan)
+        """Return the number of rows that the scan yields, reading only what filter and search need."""
+        plan = self._plan
+        if isinstance(plan, ScanPlan):
+            return count_plan(self._version, plan)
+        return ops.nearest.count_nearest(self._version, plan)
 
     def explain_plan(self, verbose: bool = False) -> str:
-        """Return the plan as a string, including the effect of statistics. Reads no data.
+        """Return the plan as a string, including the effect of statistics and the use of indexes. Reads no data.
 
         `verbose` adds the columns.
 
@@ -194,16 +212,21 @@ class LanceScanner(pads.Scanner):  # type: ignore[misc]  # pyarrow comes without
         >>> print(ds.scanner(columns=["id"], filter="distance > 1000").explain_plan())
         Project: id
           LateRead: columns=[id] of the rows that pass the filter
-            Filter: distance > 1000
-              LanceRead: projection=[distance], num_fragments=2 of 2
-                Statistics: skip 0 of 2 fragments, 0 of 8 rows, about 0 of ... bytes
+            LanceRead: uri=..., projection=[distance], num_fragments=2, ..., full_filter=distance > 1000, ...
+              Statistics: skip 0 of 2 fragments, 0 of 8 rows, about 0 of ... bytes
         <BLANKLINE>
         """
-        return ops.explain.explain_plan(self._version, self._plan, verbose=verbose)
+        plan = self._plan
+        if isinstance(plan, ScanPlan):
+            return ops.explain.explain_plan(self._version, plan, verbose=verbose)
+        return ops.nearest.explain_nearest(self._version, plan, verbose=verbose)
 
     def analyze_plan(self, count_rows: bool = False) -> str:
         """Run the scan and return its plan with measured rows, bytes, requests and time."""
-        return ops.explain.analyze_plan(self._version, self._plan)
+        plan = self._plan
+        if isinstance(plan, ScanPlan):
+            return ops.explain.analyze_plan(self._version, plan)
+        return ops.nearest.analyze_nearest(self._version, plan)
 
     @property
     def projected_schema(self) -> pa.Schema:
@@ -247,6 +270,8 @@ class ScannerBuilder:
         ------
         InvalidInputError
             If a key is unknown.
+        TypeError
+            If `nearest` is not a dict.
         """
         for name, value in (default_opts or {}).items():
             setter = SETTERS.get(name)
@@ -254,7 +279,12 @@ class ScannerBuilder:
                 raise InvalidInputError(f"Unknown option {name}")
             if setter in UNSUPPORTED:
                 scope.raise_unsupported(UNSUPPORTED[setter], name=f"argument {name}")
-            getattr(self, setter)(value)
+            if name != "nearest":
+                getattr(self, setter)(value)
+            elif isinstance(value, Mapping):
+                self.nearest(**value)
+            else:
+                raise TypeError(f"nearest must be a dict with the arguments of a search, got {type(value).__name__}")
         return self
 
     def columns(self, cols: Columns | None = None) -> ScannerBuilder:
@@ -373,29 +403,141 @@ class ScannerBuilder:
         return self._set("use_stats", use_stats)
 
     def scan_stats_callback(self, callback: Callable[[Any], None] | None) -> ScannerBuilder:
-        """Set a callback that is called once with a `ScanStatistics` at the end of the scan."""
+        """Set a callback that is called once with a `ScanStatistics` at the end of the scan.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is not a function.
+        """
+        if callback is not None and not callable(callback):
+            raise InvalidInputError(f"scan_stats_callback must be a function, got {type(callback).__name__}")
         return self._set("scan_stats_callback", callback)
 
     def use_scalar_index(self, use_scalar_index: bool | None = True) -> ScannerBuilder:
-        """Do nothing; accepted for compatibility, because indexes are not used."""
-        return self
+        """Enable or disable the use of scalar indexes by the filter; the result is the same."""
+        return self._set("use_scalar_index", use_scalar_index)
+
+    def nearest(
+        self,
+        column: str,
+        q: Any,
+        k: int | None = None,
+        metric: str | None = None,
+        nprobes: int | None = None,
+        minimum_nprobes: int | None = None,
+        maximum_nprobes: int | None = None,
+        refine_factor: int | None = None,
+        use_index: bool = True,
+        ef: int | None = None,
+        query_parallelism: int | None = None,
+        approx_mode: Literal["fast", "normal", "accurate"] = "normal",
+        distance_range: tuple[float | None, float | None] | None = None,
+        search_effort: float | None = None,
+    ) -> ScannerBuilder:
+        """Search the rows whose vectors are nearest to query vectors, exactly.
+
+        The result contains the `k` nearest rows, ordered by distance and then by row id, and the column `_distance`
+        (float32). Rows whose distance is not defined are not found: rows without a vector, with NaN in the vector or,
+        with the metric cosine, with a vector of length 0.
+
+        Parameters
+        ----------
+        column
+            Column of fixed-size lists of float16, float32, float64 or uint8, or of lists of these (multivectors).
+        q
+            Query vector: a list, a NumPy array or an Arrow array of numbers, which are converted to the type of the
+            column. Several vectors (two dimensions) are a batch: the result contains `k` rows for each of them, with
+            the number of the query in the column `query_index` (int32), which is the first one. For a column of
+            multivectors, they are the vectors of one query. Its distance is the sum of the distances between each of
+            its vectors and the closest vector of the row.
+        k
+            Number of rows to find. By default the limit of the scan or, without a limit, 10.
+        metric
+            "L2" (squared distance, the default), "cosine" (1 - similarity), "dot" (1 - product) or, for uint8,
+            "hamming" (number of different bits). If the column has a vector index and `use_index` is True, the metric
+            of the index is the default.
+        use_index
+            Use the vector index of the column for the default metric and for `fast_search`. Vectors are compared
+            exactly with and without an index, because vector indexes are not supported.
+        distance_range
+            Lower bound (inclusive) and upper bound (exclusive) of the distance; None for no bound.
+        nprobes, minimum_nprobes, maximum_nprobes, refine_factor, ef, query_parallelism, approx_mode, search_effort
+            Options of searches in vector indexes. They are checked and have no effect.
+
+        Returns
+        -------
+        ScannerBuilder
+            The builder.
+
+        Raises
+        ------
+        ColumnNotFoundError
+            If the column does not exist.
+        TypeError
+            If the column does not contain vectors, or an argument has another type.
+        InvalidInputError
+            If the query vectors do not fit the column, or an argument has an invalid value.
+        OutOfRangeError
+            If a number is not below 2^63.
+
+        Examples
+        --------
+        >>> vectors = pa.array([[0, 0], [3, 4], [1, 1]], pa.list_(pa.float32(), 2))
+        >>> points = lancetable.write_dataset(pa.table({"id": [1, 2, 3], "v": vectors}), "points.lance")
+        >>> points.to_table(columns=["id"], nearest={"column": "v", "q": [1, 0], "k": 2}).to_pydict()
+        {'id': [1, 3], '_distance': [1.0, 1.0]}
+        """
+        query = ops.nearest.nearest_query(
+            self._dataset.table_version.schema,
+            column,
+            q,
+            k=k,
+            metric=metric,
+            nprobes=nprobes,
+            minimum_nprobes=minimum_nprobes,
+            maximum_nprobes=maximum_nprobes,
+            refine_factor=refine_factor,
+            use_index=use_index,
+            ef=ef,
+            query_parallelism=query_parallelism,
+            approx_mode=approx_mode,
+            distance_range=distance_range,
+            search_effort=search_effort,
+        )
+        return self._set("nearest", query)
 
     def prefilter(self, prefilter: bool | None) -> ScannerBuilder:
-        """Do nothing; accepted for compatibility, because it only applies to vector search."""
-        return self
+        """Apply the filter before a search, so that it finds `k` matching rows, instead of to the rows that it finds.
+
+        A scan without a search is not affected.
+        """
+        return self._set("prefilter", prefilter)
 
     def disable_scoring_autoprojection(self, disable: bool | None = True) -> ScannerBuilder:
-        """Do nothing; accepted for compatibility, because it only applies to the scores of searches."""
-        return self
+        """Return the column `_distance` of a search only if it is among the requested columns."""
+        return self._set("disable_scoring_autoprojection", disable)
 
     def fast_search(self, flag: bool | None) -> ScannerBuilder:
-        """Raise UnsupportedFeatureError if set, because indexes are not used."""
-        scope.reject("index search", fast_search=flag)
-        return self
+        """Leave out fragments that the indexes of the filter do not cover, if the filter uses indexes.
+
+        With `nearest`, search only the fragments that the vector index of the column covers; none without an index.
+        """
+        return self._set("fast_search", flag)
 
     def with_index_segments(self, index_segments: Iterable[Any] | None) -> ScannerBuilder:
-        """Raise UnsupportedFeatureError if given, because indexes are not used."""
-        scope.reject("index search", index_segments=index_segments)
+        """Not supported, because segments can be selected for vector search only.
+
+        Raises
+        ------
+        UnsupportedFeatureError
+            If segments are given.
+        InvalidInputError
+            If the list is empty.
+        """
+        if index_segments is not None and not (index_segments := list(index_segments)):
+            raise InvalidInputError("index_segments must not be empty; omit it to use all segments")
+        scope.reject("index segments of filters", index_segments=index_segments)
         return self
 
     def row_addr_prefilter(self, allowlist: bytes | None = None, blocklist: bytes | None = None) -> ScannerBuilder:
@@ -425,9 +567,14 @@ class ScannerBuilder:
         if options.batch_size is None and DEFAULT_BATCH_SIZE in os.environ:
             options = replace(options, batch_size=default_batch_size())
         version = self._dataset.table_version if snapshot is None else snapshot
-        if (view := self._dataset.view_filter) is not None:
-            combined = view if options.filter is None else conjunction(version, view, options.filter)
-            options = replace(options, filter=combined)
+        query, view = options.nearest, self._dataset.view_filter
+        if view is not None:
+            if query is not None and not options.prefilter:
+                # The rows of a view are searched, whether or not the filter of the search is applied before it.
+                options = replace(options, nearest=replace(query, among=view))
+            else:
+                combined = view if options.filter is None else conjunction(version, view, options.filter)
+                options = replace(options, filter=combined)
         return LanceScanner(options, self._dataset, version, self._progress)
 
     def _set(self, name: str, value: Any) -> ScannerBuilder:
@@ -441,8 +588,7 @@ class ScannerBuilder:
 # The builder method of each key of `default_scan_options`, which is also the name of an argument of `scanner`.
 SETTERS = {
     **{name: name for name in ScanOptions.__dataclass_fields__ if hasattr(ScannerBuilder, name)},
-    **{name: name for name in ("use_scalar_index", "prefilter", "disable_scoring_autoprojection")},
-    **{name: name for name in ("fast_search", "nearest", "progress")},
+    "progress": "progress",
     "fragments": "with_fragments",
     "index_segments": "with_index_segments",
     "full_text_query": "full_text_search",
@@ -450,6 +596,13 @@ SETTERS = {
 
 
 UNSUPPORTED = scope.missing_names(scope.SCANNER_BUILDER)
+
+
+def plan_of(version: TableVersion, options: ScanOptions) -> AnyPlan:
+    """Return the plan of a scan or of a search."""
+    if options.nearest is None:
+        return plan_scan(version, options)
+    return ops.nearest.plan_nearest(version, options)
 
 
 def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

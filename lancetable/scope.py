@@ -15,18 +15,13 @@ _T = TypeVar("_T")
 _Groups = Mapping[str, str]
 
 DATASET: _Groups = {
-    "secondary indexes": (
-        "create_index create_index_uncommitted create_scalar_index commit_existing_index_segments "
-        "merge_existing_index_segments merge_index_metadata drop_index "
-        "index_statistics prewarm_index get_ivf_model centroids remap_row_addrs"
-    ),
+    "vector indexes; use create_scalar_index for other kinds": "create_index get_ivf_model centroids",
     "the MemWAL": "initialize_mem_wal mem_wal_writer mem_wal_index_details",
     "refreshed storage credentials": "storage_options_accessor",
     "a view with another schema": "replace_schema",
     "pyarrow scan options": "_scanner_options",
 }
 MERGE_INSERT: _Groups = {"the MemWAL": "mark_sstables_as_compacted"}
-STATS: _Groups = {"secondary indexes": "index_stats"}
 SCANNER: _Groups = {
     "a scanner of a dataset; use LanceDataset.scanner": "from_dataset",
     "a scanner of a fragment; use LanceFragment.scanner": "from_fragment",
@@ -34,12 +29,11 @@ SCANNER: _Groups = {
     "a take by a scanner; use LanceDataset.take": "take",
 }
 SCANNER_BUILDER: _Groups = {
-    "vector search": "nearest minhash_search",
+    "MinHash search": "minhash_search",
     "full text search": "full_text_search",
     "aggregates in a scan": "substrait_aggregate",
 }
 MODULE: _Groups = {
-    "secondary indexes": "IndexProgress",
     "full text search": "FtsToken tokenize",
     "the MemWAL": (
         "LsmPointLookupPlanner LsmScanner LsmVectorSearchPlanner CompactedSsTable ShardSnapshot ShardWriter "
@@ -52,7 +46,6 @@ MODULES: _Groups = {
     "data loaders of PyTorch; use LanceDataset.to_batches": "torch",
     "data loaders of TensorFlow; use LanceDataset.to_batches": "tf",
     "data sets of Hugging Face; pass their Arrow table to write_dataset": "hf",
-    "secondary indexes": "indices",
     "vector search": "util",
 }
 VECTOR: _Groups = {
@@ -63,7 +56,7 @@ VECTOR: _Groups = {
         "train_ivf_centroids_on_accelerator train_pq_codebook_on_accelerator"
     ),
 }
-OPTIMIZER: _Groups = {"secondary indexes": "optimize_indices"}
+INDICES: _Groups = {"vector indexes": "IndicesBuilder IvfModel PqModel"}
 _PROPERTIES = frozenset({"storage_options_accessor"})
 
 

@@ -64,6 +64,39 @@ def test_info(ds: lance.LanceDataset) -> None:
     assert "data format" in text and "name[b]" in text
 
 
+def test_index_commands(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t.lance")
+    lance.write_dataset({"id": range(50), "s": ["a", "b"] * 25}, uri, max_rows_per_file=20)
+    assert run_json("index", "list", uri) == []
+    created = run_json("index", "create", uri, "id", "zonemap", "--name", "zones", "--param", "rows_per_zone=8")
+    assert (created["name"], created["type"], created["columns"], created["version"]) == ("zones", "ZoneMap", ["id"], 2)
+    assert (created["indexed_rows"], created["unindexed_rows"], created["segments"]) == (50, 0, 1)
+    assert "already exists" in str(
+        invoke("index", "create", uri, "id", "btree", "--name", "zones", "--keep", code=1).exception
+    )
+    assert run_json("index", "create", uri, "s", "bitmap", "--empty")["indexed_rows"] == 0
+    rows = run_json("index", "list", uri)
+    assert [(row["name"], row["unindexed_rows"]) for row in rows] == [("s_idx", 50), ("zones", 0)]
+    assert run_json("index", "list", uri, "-v", "1") == []
+    described = run_json("index", "describe", uri, "zones")
+    assert [part["fragments"] for part in described["segments"]] == [[0, 1, 2]]
+    assert "zones" in run("index", "describe", uri, "zones") and "ZoneMap" in run("index", "list", uri)
+    plan = run_json("index", "optimize", uri)
+    assert [(row["name"], row["read_fragments"], len(row["merged_segments"])) for row in plan] == [
+        ("s_idx", [0, 1, 2], 1)
+    ]
+    assert lance.dataset(uri).version == 3
+    assert run_json("index", "optimize", uri, "--run") == {"uri": uri, "version": 4, "changed_indexes": ["s_idx"]}
+    assert run_json("index", "optimize", uri, "--name", "zones", "--retrain", "--run")["changed_indexes"] == ["zones"]
+    dropped = run_json("index", "drop", uri, "zones")
+    assert (dropped["version"], len(dropped["segments"])) == (5, 1)
+    assert run_json("index", "drop", uri, "zones", "--run")["version"] == 6
+    assert [row["name"] for row in run_json("index", "list", uri)] == ["s_idx"]
+    for arguments in (("drop", uri, "zones"), ("describe", uri, "zones"), ("create", uri, "nope", "btree")):
+        assert isinstance(invoke("index", *arguments, code=1).exception, lance.LanceError)
+    assert "expected key=value" in run("index", "create", uri, "id", "btree", "--param", "x", code=2)
+
+
 def test_versions(ds: lance.LanceDataset) -> None:
     rows = run_json("versions", ds.uri)
     assert [(row["version"], row["operation"], row["rows"], row["tags"]) for row in rows] == [

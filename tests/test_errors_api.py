@@ -108,11 +108,12 @@ CASES: list[Case] = [
         lambda ds, tmp: ds.to_table(filter=pc.field("no") > 1),
     ),
     (
-        "vector search",
+        "vector search in a missing column",
         VE,
-        errors.UnsupportedFeatureError,
-        lambda ds, tmp: ds.to_table(nearest={"column": "v", "q": [1]}),
+        errors.ColumnNotFoundError,
+        lambda ds, tmp: ds.to_table(nearest={"column": "missing", "q": [1]}),
     ),
+    ("vector search in numbers", TE, TypeError, lambda ds, tmp: ds.to_table(nearest={"column": "id", "q": [1]})),
     ("count: syntax", OE, errors.InvalidSqlError, lambda ds, tmp: ds.count_rows("id >")),
     ("count: column", OE, errors.ColumnNotFoundError, lambda ds, tmp: ds.count_rows("nope > 1")),
     ("count: bool", TE, TypeError, lambda ds, tmp: ds.count_rows(True)),
@@ -264,7 +265,7 @@ def test_lock_surrounds_the_commit_and_its_conflict_is_raised(tmp_path: Path) ->
 
 
 def test_stubs_name_the_feature(ds: LanceDataset) -> None:
-    with pytest.raises(NotImplementedError, match=r"secondary indexes .*out of scope"):
+    with pytest.raises(NotImplementedError, match=r"vector indexes .*out of scope"):
         ds.create_index("id", "BTREE")
     for arguments in ({"namespace_client": object()}, {"base_store_params": {"a": {}}}):
         with pytest.raises(NotImplementedError):

@@ -3,6 +3,7 @@
     targets.py      the list of targets
     target.py       a decoder with its seeds and its mutation
     files.py        targets: data files of each version
+    indexes.py      targets: index files, sets of rows, entries of indexes, the fragment reuse index
     metadata.py     targets: manifests, transactions, deletion files, row id and row version sequences
     values.py       targets: zone maps, JSONB, FSST, bit packing, mini-blocks
     seeds.py        small data files, one for each type and encoding

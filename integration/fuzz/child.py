@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from integration.fuzz.target import Target
 
 ROOT = Path(__file__).resolve().parents[2]
-DECODERS = ("file", "format", "rowids", "table")  # the packages whose coverage guides the fuzzer
+DECODERS = ("file", "format", "index", "rowids", "table")  # the packages whose coverage guides the fuzzer
 SECONDS = 2.0  # CPU time of one input, so that the load of the machine has no effect
 MEMORY_BYTES = 1 << 30  # address space in addition to that of the imports and the seeds
 HANG_SECONDS = 60

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from integration.fuzz import files, metadata, values
+from integration.fuzz import files, indexes, metadata, values
 
-TARGETS = {target.name: target for target in (*files.TARGETS, *metadata.TARGETS, *values.TARGETS)}
+TARGETS = {target.name: target for target in (*files.TARGETS, *indexes.TARGETS, *metadata.TARGETS, *values.TARGETS)}

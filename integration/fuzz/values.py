@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from integration.fuzz.target import Target
 from lancetable.errors import CorruptFileError
+from lancetable.expr.evaluate import json_items
 from lancetable.file import kernels
 from lancetable.file.kernels import bitpacking, compression, fsst, fullzip, gather, miniblock, varbin
 from lancetable.file.zone_maps import StatisticsBuilder, parse_statistics
@@ -76,14 +77,16 @@ def read_jsonb(data: bytes) -> None:
 
 def _walk_items(data: bytes) -> None:
     with suppress(CorruptFileError):
-        items, seen = [jsonb.open_value(data)], 0
-        while items and seen < 200:
-            item, seen = items.pop(), seen + 1
-            jsonb.text_of(item)
-            if jsonb.is_scalar(item):
-                jsonb.scalar(item)
-            else:
-                items += [*jsonb.elements(item), *jsonb.members(item).values()]
+        items, seen = json_items.open_documents(pa.array([data], pa.large_binary())), 0
+        while len(items) and seen < 200:
+            seen += len(items)
+            for data_type in (pa.bool_(), pa.string(), pa.int64(), pa.float64()):
+                json_items.values_of_type(items, data_type)
+            for item in items:
+                jsonb.text_of(item)
+            is_array = json_items.is_array(items)
+            elements = json_items.elements(items.select(is_array))
+            items = elements if len(elements) else json_items.all_members(items)
 
 
 def _no_constant(word: str) -> None:

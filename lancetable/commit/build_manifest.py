@@ -22,20 +22,22 @@ from lancetable.commit.assign_ids import (
     stamp_updated,
     used_fragment_ids,
 )
+from lancetable.commit.index_coverage import changed_columns, stores_row_ids
 from lancetable.commit.manifest_draft import (
     ManifestDraft,
     ManifestParts,
-    covered_fragments,
     is_own_manifest,
     writer_version,
 )
 from lancetable.errors import (
     InvalidOperationError,
+    RetryableCommitConflictError,
     UnsupportedFeatureError,
 )
 from lancetable.format import feature_flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import DataFile
+from lancetable.format.index import covered_fragments
 from lancetable.format.manifest import BasePath, Manifest
 from lancetable.format.paths import transaction_name
 from lancetable.format.schema import Schema
@@ -188,8 +190,10 @@ def _(operation: tx.Update, draft: ManifestDraft) -> None:
     if draft.stable_row_ids and operation.mode is tx.UpdateMode.REWRITE_COLUMNS:
         draft.stamp_rows(operation.updated_offset_bitmaps)
     draft.remove(operation.removed_fragment_ids)
-    # No index may cover the new fragments, even if the indexed values are unchanged: readers would miss the moved rows.
-    draft.add_moved(operation.new_fragments, sources)
+    only_moved = draft.add_moved(operation.new_fragments, sources)
+    changed = operation.fields_for_preserving_frag_bitmap
+    if operation.mode is tx.UpdateMode.REWRITE_ROWS and changed:  # without the list, any field may have changed
+        draft.cover_moved_rows(only_moved, touched, changed)
     if operation.mode is tx.UpdateMode.REWRITE_COLUMNS and operation.fields_modified:
         draft.uncover((fragment.id for fragment in operation.updated_fragments), operation.fields_modified)
 
@@ -203,8 +207,12 @@ def _(operation: tx.Merge, draft: ManifestDraft) -> None:
     number_fragments(draft.message, _unnumbered_in_merge(draft.message, messages))
     if draft.file_version is not None:
         draft.set_file_version(draft.file_version)
-    elif draft.stable_row_ids:  # a format change updates no row
-        draft.stamp_changed_files(messages)
+    else:  # a format change updates no value
+        if draft.stable_row_ids:
+            draft.stamp_changed_files(messages)
+        before = draft.message.fragments if draft.index_section else ()
+        for field_ids, fragment_ids in changed_columns(before, messages).items():
+            draft.uncover(fragment_ids, field_ids)
     del draft.message.fragments[:]
     draft.append(messages)
     draft.raise_max_fragment_id(highest)
@@ -290,18 +298,6 @@ def _(operation: tx.ReserveFragments, draft: ManifestDraft) -> None:
     reserve_fragment_ids(draft.message, operation.num_fragments)
 
 
-_ROW_ID_INDICES = frozenset(f"{kind}IndexDetails" for kind in ("Bitmap", "LabelList", "Inverted", "NGram", "Vector"))
-
-
-def _points_at_row_ids(index: table_pb2.IndexMetadata) -> bool:
-    """Return True if an index stores stable row ids in tables that have them.
-
-    Other indices store row addresses or zones of fragments.
-    """
-    # Releases differ in the package of the type: lance.table or lance.index.pb.
-    return index.index_details.type_url.rpartition(".")[2] in _ROW_ID_INDICES
-
-
 @apply.register
 def _(operation: tx.Rewrite, draft: ManifestDraft) -> None:
     old = [fragment.id for group in operation.groups for fragment in group.old_fragments]
@@ -314,6 +310,9 @@ def _(operation: tx.Rewrite, draft: ManifestDraft) -> None:
         )
     draft.remove(old)
     draft.add_rewritten(new)
+    if operation.reuse_index is not None:
+        draft.set_reuse_index(operation.reuse_index)
+        return
     rewritten = {index.old_id: index for index in operation.rewritten_indices}
     gone = pyroaring.BitMap(old)
     groups = [
@@ -329,6 +328,7 @@ def _(operation: tx.Rewrite, draft: ManifestDraft) -> None:
         replacement = rewritten.get(uuid_module.UUID(bytes=index.uuid.uuid))
         if replacement is not None:
             index.uuid.uuid = replacement.new_id.bytes
+            index.ClearField("base_id")  # the new files are below the table's own root
             if replacement.details is not None:
                 index.index_details.ParseFromString(replacement.details)
             index.index_version = replacement.index_version
@@ -339,7 +339,7 @@ def _(operation: tx.Rewrite, draft: ManifestDraft) -> None:
         if covered is not None and index.fields and covered & gone:
             remaining = covered - gone
             # Rows keep their stable ids, so an index of row ids stays valid.
-            if replacement is not None or (draft.stable_row_ids and _points_at_row_ids(index)):
+            if replacement is not None or (draft.stable_row_ids and stores_row_ids(index)):
                 for group_old, group_new in groups:
                     if group_old <= covered:
                         remaining |= group_new
@@ -402,8 +402,22 @@ def _add_bases(draft: ManifestDraft, bases: Iterable[BasePath]) -> None:
 
 @apply.register
 def _(operation: tx.CreateIndex, draft: ManifestDraft) -> None:
-    removed = {index.uuid.bytes for index in operation.removed_indices}
-    kept = [index for index in draft.indices() if index.uuid.uuid not in removed]
+    removed = {index.uuid.bytes: index.name for index in operation.removed_indices}
+    before, live = draft.indices(), draft.field_ids()
+    missing = removed.keys() - {index.uuid.uuid for index in before}
+    replaced = {removed[uuid] for uuid in missing} & {index.name for index in before}
+    if replaced:
+        raise RetryableCommitConflictError(
+            f"segments of the index {min(replaced)!r} that this operation removes were replaced by another commit; run"
+            " the operation again on the newest version"
+        )
+    for index in operation.new_indices:
+        if not live.issuperset(index.fields):
+            raise RetryableCommitConflictError(
+                f"fields {sorted(set(index.fields) - live)} of the index {index.name!r} do not exist in the newest"
+                " version; run the operation again on it"
+            )
+    kept = [index for index in before if index.uuid.uuid not in removed]
     draft.set_indices([*kept, *(index.to_proto() for index in operation.new_indices)])
 
 
@@ -436,6 +450,7 @@ def _finish(draft: ManifestDraft, newest: table_pb2.Manifest, transaction: Trans
     message = draft.message
     _record_format(message)
     draft.sort()
+    draft.remove_unusable_indices()
     message.version = draft.version
     message.timestamp.seconds, message.timestamp.nanos = divmod(timestamp_ns, 1_000_000_000)
     message.transaction_file = transaction_name(transaction.read_version, transaction.uuid)

@@ -21,21 +21,12 @@ from lancetable.format.index import index_messages
 from lancetable.format.manifest import BasePath
 from lancetable.format.paths import transaction_name
 from lancetable.format.transaction import Transaction
-from lancetable.handlers.base import CommitHandler
 from lancetable.proto import table_pb2
-from lancetable.store.base import ObjectStore
 from lancetable.table.version import Table, TableVersion
 
 
-def commit_clone(
-    source: TableVersion,
-    operation: tx.Clone,
-    store: ObjectStore,
-    base: str,
-    uri: str,
-    handler: CommitHandler,
-) -> TableVersion:
-    """Publish the version of `source` as the first version below `base`, and return it.
+def commit_clone(source: TableVersion, operation: tx.Clone, table: Table) -> TableVersion:
+    """Publish the version of `source` as the first version of `table`, and return it.
 
     Parameters
     ----------
@@ -43,13 +34,13 @@ def commit_clone(
         The version to clone.
     operation
         The kind of clone. For a deep clone, all files must already be copied.
-    store, base, uri, handler
-        Object store, path, address and commit handler of the clone.
+    table
+        The clone, which does not exist yet.
 
     Raises
     ------
     AlreadyExistsError
-        If a table exists at `base`.
+        If the table exists.
     UnsupportedFeatureError
         If a shallow clone would need row ids or versions that are stored in separate files.
     CommitStateUnknownError
@@ -77,8 +68,7 @@ def commit_clone(
         previous=(message.reader_feature_flags, message.writer_feature_flags),
     )
     section = table_pb2.IndexSection(indices=indices).SerializeToString() if indices else None
-    parts = ManifestParts(message, section, dictionary_prefix(store, base, message, source))
-    table = Table(store, base, uri, handler, source.cache, source.storage_options)
+    parts = ManifestParts(message, section, dictionary_prefix(table.store, table.base, message, source))
     return publish_first(table, transaction, parts)
 
 

@@ -27,6 +27,7 @@ from lancetable.commit.cleanup.auto_cleanup import clean_up_after_commit, keeps_
 from lancetable.commit.commit_log import log_commit
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.detached import commit_detached
+from lancetable.commit.index_coverage import changed_columns
 from lancetable.commit.lost_update import is_in_grace_period, is_lost_update
 from lancetable.commit.manifest_draft import is_own_manifest
 from lancetable.commit.publish import SerializedManifest, build_next, source_version, unknown_state_error
@@ -166,7 +167,12 @@ class _CommitRun:
         self._damaged_version = damaged_version or 0  # number of the newest version if its manifest is damaged
         self.original = transaction
         self._affected_rows, self._file_version = affected_rows, file_version
-        self._context = Context(frozenset(affected_rows), inserts_keys)
+        self._context = Context(
+            frozenset(affected_rows),
+            inserts_keys,
+            lambda ids: self.newest.schema.related_ids(ids),
+            lambda fragments: changed_columns(base.manifest.message.fragments, [each.to_proto() for each in fragments]),
+        )
         self._seen = transaction.read_version
         self._written_transaction: tuple[int, bytes] | None = None
         self._own_paths: list[str] = []

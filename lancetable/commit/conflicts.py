@@ -14,13 +14,13 @@ Source: the conflict matrix of the format's transaction document. Every cell was
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
-from lancetable.commit.manifest_draft import covered_fragments
 from lancetable.format import transaction as tx
+from lancetable.format.index import covered_fragments
 from lancetable.format.transaction import Operation
 from lancetable.proto import transaction_pb2
 
@@ -58,11 +58,15 @@ class Context:
     """Facts about the pending transaction that are not part of it.
 
     `known_rows` are the ids of fragments whose newly deleted rows are known. `inserts_keys` is True if an Update
-    inserts rows because no existing row had their keys.
+    inserts rows because no existing row had their keys. `related_fields` returns ids of fields with those of their
+    ancestors and descendants: an index of a list names the list, a data file only the values in it. `changed_columns`
+    returns the fields that some fragments store in other files than at the read version, with the fragment ids.
     """
 
     known_rows: frozenset[int] = frozenset()
     inserts_keys: bool = False
+    related_fields: Callable[[Iterable[int]], set[int]] = set
+    changed_columns: Callable[[Iterable[Fragment]], Mapping[frozenset[int], Sequence[int]]] = lambda fragments: {}
 
 
 # Rows and columns of the table. Some operations have several kinds.
@@ -89,7 +93,7 @@ Config      ok    okeys ok   ok    ok    ok    ok   ok    ok   ckeys ok    ok   
 SchemaConf  ok    X     ok   ok    ok    R     ok   ok    X    ok    skeys ok    ok    ok    ok   ok    ok    ok    ok
 DataRepl    ok    X     gone moved moved R     R    kept  X    ok    ok    same  F     ixcol ok   ok    ok    X     ok
 Rewrite     ok    X     F    F     F     R     ok   ok    X    ok    ok    F     F     ixfrg ok   ok    ok    ok    F
-CreateIndex ok    X     ok   ok    ixupd mwidx ok   ok    X    ok    ok    ixcol ixfrg names ok   ok    ok    X     ok
+CreateIndex ok    X     ok   ok    ixupd ixmrg ok   ok    X    ok    ok    ixcol ixfrg names ok   ok    ok    X     ok
 Reserve     ok    X     ok   ok    ok    ok    ok   ok    X    ok    ok    ok    ok    ok    ok   ok    ok    ok    ok
 UpdateBases ok    ok    ok   ok    ok    ok    ok   ok    ok   ok    ok    ok    ok    ok    ok   bases ok    ok    ok
 MemWal      X     X     X    shard shard X     X    X     X    ok    ok    X     ok    ok    ok   ok    X     shard X
@@ -284,16 +288,14 @@ def _dropped(field_ids: set[int], project: tx.Project, change: str, severity: Se
     return Verdict(severity, reason) if dropped else _COMPATIBLE
 
 
-def _replaced_delete(pending: tx.DataReplacement, committed: tx.Delete, context: Context) -> Verdict:
-    gone = touched_fragments(pending) & removed_fragments(committed)
-    return _conflict_if(gone, "fragments that this operation changes were deleted", X)
+def _removed(pending: Operation, committed: Operation, change: str, severity: Severity) -> Verdict:
+    removed = touched_fragments(pending) & removed_fragments(committed)
+    return _conflict_if(removed, f"fragments that this {change}", severity)
 
 
 def _replaced_update(pending: tx.DataReplacement, committed: tx.Update, context: Context) -> Verdict:
-    gone = touched_fragments(pending) & removed_fragments(committed)
-    if gone:
-        return _conflict_if(gone, "fragments that this operation changes were removed", X)
-    return _same_fragments(pending, committed, context)
+    removed = _removed(pending, committed, "operation changes were removed", X)
+    return _same_fragments(pending, committed, context) if removed is _COMPATIBLE else removed
 
 
 def _replaced_fields(operation: tx.DataReplacement) -> set[int]:
@@ -313,7 +315,7 @@ def _same_columns(pending: tx.DataReplacement, committed: tx.DataReplacement, co
 def _index_fields(pending: Operation, committed: Operation, context: Context) -> Verdict:
     created, replacement = _index_first(pending, committed)
     indexed = {field_id for index in created.new_indices for field_id in index.fields}
-    clash = indexed & _replaced_fields(replacement)
+    clash = indexed & context.related_fields(_replaced_fields(replacement))
     return Verdict(R, f"fields {sorted(clash)} are replaced by one and indexed by the other") if clash else _COMPATIBLE
 
 
@@ -336,12 +338,24 @@ def _index_rewrite(pending: Operation, committed: Operation, context: Context) -
 
 
 def _index_update(pending: tx.CreateIndex, committed: tx.Update, context: Context) -> Verdict:
-    modified, updated = set(committed.fields_modified), frozenset(updated_fragments(committed))
+    modified = context.related_fields(committed.fields_modified)
+    updated = frozenset(updated_fragments(committed))
     for index in pending.new_indices:
         covered = _covered(index)
         if modified & set(index.fields) and (covered is None or updated & covered):
             return Verdict(REBASE, f"values that index {index.name!r} covers were changed", tuple(sorted(updated)))
     return _COMPATIBLE
+
+
+def _index_merge(pending: tx.CreateIndex, committed: tx.Merge, context: Context) -> Verdict:
+    for field_ids, fragment_ids in context.changed_columns(committed.fragments).items():
+        changed = context.related_fields(field_ids)
+        for index in pending.new_indices:
+            covered = _covered(index)
+            common = set(fragment_ids) if covered is None else covered.intersection(fragment_ids)
+            if common and not changed.isdisjoint(index.fields):
+                return _conflict_if(common, f"values that index {index.name!r} covers were replaced")
+    return _mem_wal_index(pending, committed, context)
 
 
 def _covered(index: IndexMetadata) -> frozenset[int] | None:
@@ -393,24 +407,20 @@ def _bases(pending: tx.UpdateBases, committed: tx.UpdateBases, context: Context)
     return _COMPATIBLE
 
 
-def _overlaid(pending: tx.DataOverlay, committed: tx.Delete, context: Context) -> Verdict:
-    gone = touched_fragments(pending) & removed_fragments(committed)
-    return _conflict_if(gone, "fragments that this one overlays were deleted")
-
-
 _CONDITIONS: Mapping[str, Condition] = {
     "again": _overwrites,
     "bases": _bases,
     "ckeys": _config_keys,
     "cols": lambda pending, committed, _: _dropped(set(pending.fields_modified), committed, "rewrites", R),
     "F": _same_fragments,
-    "gone": _replaced_delete,
+    "gone": lambda pending, committed, _: _removed(pending, committed, "operation changes were deleted", X),
     "ixcol": _index_fields,
     "ixfrg": _index_rewrite,
+    "ixmrg": _index_merge,
     "ixupd": _index_update,
     "kept": lambda pending, committed, _: _dropped(_replaced_fields(pending), committed, "replaces", X),
     "keyed": _inserted_keys,
-    "lost": _overlaid,
+    "lost": lambda pending, committed, _: _removed(pending, committed, "one overlays were deleted", R),
     "moved": _replaced_update,
     "mwidx": _mem_wal_index,
     "names": _index_names,

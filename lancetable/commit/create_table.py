@@ -90,6 +90,4 @@ def publish_first(
         if not serialized.publish(is_last_attempt=True):
             raise AlreadyExistsError(f"Dataset already exists: {table.uri}", path=table.uri)
     log_commit(table.uri, serialized.location.version, transaction.operation)
-    return TableVersion(
-        table.store, table.base, table.uri, table.handler, table.cache, table.storage_options, serialized.file
-    )
+    return table.version_of(serialized.file)

@@ -5,7 +5,7 @@ Fragments that the operation does not change are copied as messages and never pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -13,6 +13,7 @@ from importlib import metadata
 import numpy as np
 import pyroaring
 
+from lancetable.commit import index_coverage
 from lancetable.commit.assign_ids import (
     assign_row_ids,
     fragment_ids,
@@ -29,13 +30,13 @@ from lancetable.format import feature_flags
 from lancetable.format.fragment import TOMBSTONE, Fragment
 from lancetable.format.index import index_messages
 from lancetable.format.manifest import Manifest
-from lancetable.format.roaring import parse_bitmap, parse_roaring
+from lancetable.format.roaring import parse_roaring
 from lancetable.format.schema import Schema
+from lancetable.format.transaction import ReuseIndex
 from lancetable.format.version import FileVersion
 from lancetable.proto import table_pb2
 
 _LIBRARY = "lancetable"
-_MAX_COVERED = 1 << 24  # fragments of one index; a manifest with more would exceed its own size limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class ManifestDraft:
     file_version: FileVersion | None
     mixed_versions: bool = False
     new_deletions: bool = False
+    coverage_changed: bool = False
     trusts_flags: bool = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,17 +77,19 @@ class ManifestDraft:
             stamp_new(messages, self.version)
         self._add(messages)
 
-    def add_moved(self, fragments: Iterable[Fragment], sources: Sequence[table_pb2.DataFragment]) -> None:
+    def add_moved(self, fragments: Iterable[Fragment], sources: Sequence[table_pb2.DataFragment]) -> list[int]:
         """Append fragments whose first rows may have been moved from other fragments.
 
         The fragments contain the row ids of moved rows. `sources` are the records of the other fragments before this
-        commit.
+        commit. Returns the ids of the new fragments that contain only moved rows with stable row ids.
         """
         messages = self._numbered(fragments)
+        num_moved = [0] * len(messages)
         if self.stable_row_ids:
             num_moved = assign_row_ids(self.message, messages)
             stamp_moved(messages, num_moved, sources, self.version)
         self._add(messages)
+        return [message.id for message, count in zip(messages, num_moved) if count == message.physical_rows]
 
     def add_rewritten(self, fragments: Iterable[Fragment]) -> None:
         """Append fragments with rows of other fragments. They must contain the row ids and versions of these rows."""
@@ -214,6 +218,7 @@ class ManifestDraft:
         ids = set(fragment_ids)
         if not ids:
             return
+        self.coverage_changed = True
         kept = [message for message in self.message.fragments if message.id not in ids]
         if len(self.message.fragments) - len(kept) != len(ids):
             self.check_none_missing(ids - {message.id for message in self.message.fragments})
@@ -290,20 +295,48 @@ class ManifestDraft:
         originals = [index.SerializeToString() for index in before]
         after = [edited for index in before if (edited := edit(index)) is not None]
         if originals != [index.SerializeToString() for index in after]:
+            self.coverage_changed = True
             self.set_indices(after)
 
     def uncover(self, fragment_ids: Iterable[int], field_ids: Iterable[int]) -> None:
-        """Remove fragments from the coverage of the indices on `field_ids`."""
-        gone, fields = pyroaring.BitMap(fragment_ids), set(field_ids)
+        """Remove fragments from the coverage of the indexes on `field_ids`."""
+        if self.index_section is not None:
+            self.edit_indices(index_coverage.uncover(fragment_ids, field_ids, Manifest(self.message).schema))
 
-        def edit(index: table_pb2.IndexMetadata) -> table_pb2.IndexMetadata:
-            if fields & set(index.fields):
-                covered = covered_fragments(index.fragment_bitmap, index.name)
-                if covered is not None and covered & gone:
-                    index.fragment_bitmap = (covered - gone).serialize()
-            return index
+    def cover_moved_rows(self, fragment_ids: Sequence[int], sources: Collection[int], field_ids: Iterable[int]) -> None:
+        """Add fragments to the coverage of the indexes that contain their rows; see `index_coverage`."""
+        if self.index_section is not None and fragment_ids:
+            schema = Manifest(self.message).schema
+            self.edit_indices(index_coverage.cover_moved_rows(fragment_ids, sources, field_ids, schema))
 
-        self.edit_indices(edit)
+    def set_reuse_index(self, new: ReuseIndex) -> None:
+        """Replace the fragment reuse index. The coverage of other indexes is not changed.
+
+        Raises RetryableCommitConflictError if another commit has changed the fragment reuse index.
+        """
+        indices = self.indices()
+        present = next((index for index in indices if index.name == new.entry.name), None)
+        if (None if present is None else present.uuid.uuid) != (None if new.replaces is None else new.replaces.bytes):
+            raise RetryableCommitConflictError(
+                "the fragment reuse index was changed by another commit; run the operation again on the newest version"
+            )
+        self.set_indices([*(index for index in indices if index is not present), new.entry.to_proto()])
+        self.coverage_changed = False  # segments cover the old fragments until the next commit
+
+    def remove_unusable_indices(self) -> None:
+        """Remove indexes on fields that do not exist, and segments without live fragments if coverage has changed.
+
+        Another library can commit an index on a column that was dropped at the same time, and fails to read it.
+        """
+        if self.index_section is None:
+            return
+        before, fields = self.indices(), self.field_ids()
+        after = [index for index in before if fields.issuperset(index.fields)]
+        if self.coverage_changed:
+            live = pyroaring.BitMap(fragment_ids(self.message).tolist())
+            after = index_coverage.without_empty_segments(after, live)
+        if len(after) < len(before):
+            self.set_indices(after)
 
     # --- row versions
 
@@ -334,13 +367,6 @@ class ManifestDraft:
                 stamp_new((message,), self.version)
             elif old is None or list(old.files) != list(message.files):
                 stamp_updated((message,), self.version)
-
-
-def covered_fragments(bitmap: bytes | None, name: str) -> pyroaring.BitMap | None:
-    """Return the ids of the fragments that an index covers, None if the index does not record them."""
-    if not bitmap:
-        return None
-    return parse_bitmap(bitmap, f"index {name}", max_count=_MAX_COVERED)
 
 
 def _drop_dead_files(message: table_pb2.DataFragment, live: set[int]) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from lancetable.commit.build_manifest import build_manifest
+from lancetable.commit.index_coverage import current_index_section
 from lancetable.commit.legacy_dictionaries import dictionary_prefix
 from lancetable.commit.legacy_manifests import repair
 from lancetable.commit.manifest_draft import ManifestParts
@@ -121,7 +122,7 @@ def build_next(
         restored = ManifestParts(source.manifest.message, source.file.index_section(source.store))
     built = build_manifest(
         newest.manifest.message,
-        newest.file.index_section(newest.store),
+        current_index_section(newest),
         transaction,
         version=version,
         timestamp_ns=time.time_ns(),

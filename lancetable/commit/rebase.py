@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 import pyroaring
 
 from lancetable.commit.conflicts import updated_fragments
-from lancetable.commit.manifest_draft import covered_fragments
 from lancetable.errors import RetryableCommitConflictError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
+from lancetable.format.index import covered_fragments
 from lancetable.format.transaction import Transaction
 from lancetable.table import deletion_vectors
 from lancetable.table.deletion_vectors import DeletionVector

@@ -52,7 +52,7 @@ from lancetable.file.reader import open_data_file, read_columns, refuse_nulls
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
-from lancetable.store.base import ObjectStore
+from lancetable.store.base import ObjectStore, undone_on_error
 from lancetable.store.open import open_store, with_untrusted
 
 if TYPE_CHECKING:
@@ -707,11 +707,8 @@ class LanceFileWriter:
             }
         # Aborting leaves no file behind if the schema cannot be written.
         sink = self._store.open_writer(self._path)
-        try:
+        with undone_on_error(sink.abort):
             self._writer = FileWriter(sink, converted, self._version, **self._settings)
-        except BaseException:
-            sink.abort()
-            raise
         for key, value in self._pending_metadata.items():
             self._writer.add_schema_metadata(key, value)
         return self._writer

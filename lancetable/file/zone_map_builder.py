@@ -113,8 +113,11 @@ def leaves_of(field: Field, column: int, path: tuple[int, ...] = ()) -> Iterator
         yield ZoneLeaf(field, column, path, summary_of(ordered_type(field)))
 
 
-def summary_of(kind: pa.DataType | None) -> Summary:
-    """Return a summary of values of an ordered type, or of nulls if `kind` is None."""
+def summary_of(kind: pa.DataType | None, *, truncates: bool = True) -> Summary:
+    """Return a summary of values of an ordered type, or of nulls if `kind` is None.
+
+    Without `truncates`, bounds of strings and binaries are values of any length.
+    """
     if kind is None:
         return _NullSummary()
     if pa.types.is_boolean(kind):
@@ -123,7 +126,7 @@ def summary_of(kind: pa.DataType | None) -> Summary:
         return _NumberSummary(kind)
     if pa.types.is_decimal(kind):
         return _DecimalSummary(kind)
-    return BytesSummary(kind)
+    return BytesSummary(kind, truncates=truncates)
 
 
 def bytes_read_per_row(leaf: ZoneLeaf) -> int:
@@ -321,6 +324,10 @@ class _DecimalSummary(_ScalarSummary):
 class BytesSummary(_ScalarSummary):
     """Bounds of strings and binaries, compared as bytes; for UTF-8 this is also the order of code points."""
 
+    def __init__(self, kind: pa.DataType, *, truncates: bool = True) -> None:
+        super().__init__(kind)
+        self._truncates = truncates
+
     def add(self, array: pa.Array, ranges: RowRanges) -> None:
         if is_text(self._kind):
             array = array.view(pa.binary() if pa.types.is_string(self._kind) else pa.large_binary())
@@ -350,6 +357,8 @@ class BytesSummary(_ScalarSummary):
         return bounds.view(self._kind) if is_text(self._kind) else bounds
 
     def _are_short(self, bounds: pa.Array) -> bool:
+        if not self._truncates:
+            return True
         if varbin.offset_dtype(self._kind) is None:
             return bool(self._kind.byte_width <= MAX_BOUND_BYTES or bounds.null_count == len(bounds))
         longest = pc.max(pc.binary_length(bounds)).as_py()

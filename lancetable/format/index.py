@@ -1,17 +1,23 @@
-"""Metadata of secondary indices. Commits preserve index entries; this library does not read index contents."""
+"""Entries of secondary indexes in the index section of a manifest."""
 
 from __future__ import annotations
 
 import uuid as uuid_module
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from pyroaring import BitMap
 
 from lancetable.errors import CorruptFileError
 from lancetable.format.protobuf_conversion import ProtoMessage, field_values, parse_message, register, stored_fields
+from lancetable.format.roaring import parse_bitmap
 from lancetable.proto import table_pb2
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+
+_MAX_COVERED: Final = 1 << 24  # fragments of one index; a manifest with more would exceed its own size limit
 
 
 def parse_uuid(message: table_pb2.UUID) -> uuid_module.UUID:
@@ -62,6 +68,22 @@ class IndexMetadata(ProtoMessage):
         raw = message.SerializeToString()
         return cls(type_url=message.index_details.type_url, raw=raw, **field_values(cls, message))
 
+    @property
+    def kind_name(self) -> str:
+        """The kind of the index, such as "BTree"; an empty string if it is not recorded."""
+        return kind_name(self.type_url)
+
+    @property
+    def details(self) -> Any:
+        """The details of the index as an Any message, whose value depends on the kind."""
+        return table_pb2.IndexMetadata.FromString(self.raw).index_details
+
+    def with_details(self, type_url: str, value: bytes) -> Self:
+        """Return the entry with other details."""
+        message = table_pb2.IndexMetadata.FromString(self.raw)
+        message.index_details.type_url, message.index_details.value = type_url, value
+        return replace(self, type_url=type_url, raw=message.SerializeToString())
+
     def to_proto(self) -> Any:
         """Convert to protobuf."""
         message = table_pb2.IndexMetadata.FromString(self.raw)
@@ -89,6 +111,22 @@ def index_messages(section: bytes | memoryview | None, path: str | None = None) 
     if section is None:
         return []
     return list(parse_message(table_pb2.IndexSection, section, path).indices)
+
+
+def covered_fragments(bitmap: bytes | None, name: str) -> BitMap | None:
+    """Return the ids of the fragments that an index covers, None if the index does not record them.
+
+    Raises CorruptFileError if the bitmap is damaged.
+    """
+    return parse_bitmap(bitmap, f"index {name}", max_count=_MAX_COVERED) if bitmap else None
+
+
+def kind_name(type_url: str) -> str:
+    """Return the kind of an index by the type of its details, such as "BTree"; an empty string if it is not recorded.
+
+    Releases differ in the package of the type: lance.table or lance.index.pb.
+    """
+    return type_url.rpartition(".")[2].removesuffix("IndexDetails")
 
 
 def uuid_text(data: bytes) -> str:

@@ -27,19 +27,28 @@ from lancetable.errors import CorruptFileError, SchemaMismatchError
 Item = tuple[int, bytes]
 """(kind, payload) of a value: an element or member of a container, or a whole value."""
 
-_ARRAY: Final = 0x8000_0000
-_OBJECT: Final = 0x4000_0000
-_SCALAR: Final = 0x2000_0000
-_KINDS: Final = 0xE000_0000
-_COUNT: Final = 0x0FFF_FFFF
+ARRAY: Final = 0x8000_0000
+OBJECT: Final = 0x4000_0000
+SCALAR: Final = 0x2000_0000
+FORMS: Final = 0xE000_0000
+"""Bits of a header that contain one of the forms above."""
+MAX_COUNT: Final = 0x0FFF_FFFF
+"""Bits of a header or an entry that contain a count or a size."""
 _MAX_DEPTH: Final = 128
 
-_NULL, _STRING, _NUMBER, _FALSE, _TRUE, _CONTAINER = range(6)
-_LITERALS: Final = {_NULL: "null", _FALSE: "false", _TRUE: "true"}
-_SPECIAL_NUMBERS: Final = {0x00: "0", 0x10: "null", 0x20: "null", 0x30: "null"}
+NULL, STRING, NUMBER, FALSE, TRUE, CONTAINER = range(6)
+"""Kinds of values."""
+_LITERALS: Final = {NULL: "null", FALSE: "false", TRUE: "true"}
+ZERO: Final = 0x00
+NOT_FINITE: Final = (0x10, 0x20, 0x30)
+SIGNED: Final = 0x40
+UNSIGNED: Final = 0x50
+FLOAT: Final = 0x60
+"""Tags of numbers. The integers and floats have payloads of `WIDTHS` bytes, the others none."""
+_SPECIAL_NUMBERS: Final = {ZERO: "0", **dict.fromkeys(NOT_FINITE, "null")}
 _U32: Final = struct.Struct(">I")
 _DOUBLE: Final = struct.Struct(">d")
-_INTEGER_BYTES: Final = (1, 2, 4, 8)
+WIDTHS: Final = (1, 2, 4, 8)
 
 
 def to_text(array: pa.Array) -> pa.Array:
@@ -62,55 +71,29 @@ def _convert_distinct(array: pa.Array, convert: Callable[[Any], Any], data_type:
     return pa.array([converted.get(value) for value in values], data_type)
 
 
-def open_value(value: bytes) -> Item:
-    """Return a whole value as an item. Raises CorruptFileError, as do all functions below."""
-    reader = _Reader(value)
-    if reader.u32(0) & _KINDS != _SCALAR:
-        return _CONTAINER, value
-    return reader.u32(4) >> 28, value[8:]
-
-
 def close_item(item: Item) -> bytes:
-    """Return an item as a whole value. Inverse of `open_value`."""
+    """Return an item as a whole value."""
     kind, payload = item
-    return payload if kind == _CONTAINER else _U32.pack(_SCALAR) + _U32.pack(kind << 28 | len(payload)) + payload
-
-
-def is_array(item: Item) -> bool:
-    """Return True if the item is an array."""
-    return item[0] == _CONTAINER and _Reader(item[1]).u32(0) & _KINDS == _ARRAY
-
-
-def elements(item: Item) -> list[Item]:
-    """Return the elements of an array; an empty list for any other item."""
-    return _Reader(item[1]).entries()[0] if is_array(item) else []
-
-
-def members(item: Item) -> dict[str, Item]:
-    """Return the members of an object by key; an empty dict for any other item."""
-    if item[0] != _CONTAINER or is_array(item):
-        return {}
-    entries, count = _Reader(item[1]).entries()
-    return {payload.decode("utf-8", "replace"): value for (_, payload), value in zip(entries, entries[count:])}
+    return payload if kind == CONTAINER else _U32.pack(SCALAR) + _U32.pack(kind << 28 | len(payload)) + payload
 
 
 def text_of(item: Item) -> str:
-    """Return an item as a compact JSON string."""
+    """Return an item as a compact JSON string. Raises CorruptFileError."""
     return _Reader(close_item(item)).text()
 
 
 def is_scalar(item: Item) -> bool:
     """Return True if the item is neither an array nor an object."""
-    return item[0] != _CONTAINER
+    return item[0] != CONTAINER
 
 
 def scalar(item: Item) -> str | int | float | bool | None:
-    """Return a scalar item as a Python value."""
+    """Return a scalar item as a Python value. Raises CorruptFileError."""
     kind, payload = item
-    if kind == _STRING:
+    if kind == STRING:
         return payload.decode("utf-8", "replace")
-    if kind != _NUMBER:
-        return {_NULL: None, _FALSE: False, _TRUE: True}.get(kind)
+    if kind != NUMBER:
+        return {NULL: None, FALSE: False, TRUE: True}.get(kind)
     literal = _Reader(payload).number()
     return int(literal) if literal.lstrip("-").isdigit() else float("nan") if literal == "null" else float(literal)
 
@@ -123,30 +106,25 @@ class _Reader:
 
     def text(self) -> str:
         header = self.u32(0)
-        if header & _KINDS != _SCALAR:
+        if header & FORMS != SCALAR:
             return self._container(0, len(self.data), 0)
         return self._value(self.u32(4), 8, len(self.data), 0)
-
-    def entries(self) -> tuple[list[Item], int]:
-        """Return the items of a container and its number of elements or keys; an object's keys precede its values."""
-        spans, _, count = self._entry_spans(0, len(self.data))
-        return [(entry >> 28, self.data[start:end]) for entry, start, end in spans], count
 
     def _entry_spans(self, at: int, end: int) -> tuple[list[tuple[int, int, int]], int, int]:
         """Return (entry, first byte, end) of each item of a container, the kind of the container, and its count."""
         header = self.u32(at)
-        count, kind = header & _COUNT, header & _KINDS
-        if kind not in (_ARRAY, _OBJECT):
+        count, kind = header & MAX_COUNT, header & FORMS
+        if kind not in (ARRAY, OBJECT):
             self._fail("unknown kind of container", at)
-        num_entries = count if kind == _ARRAY else 2 * count
+        num_entries = count if kind == ARRAY else 2 * count
         position = at + 4 + 4 * num_entries
         if position > end:
             self._fail(f"{num_entries} entries extend beyond the end of the container", at)
         spans = []
         for number in range(num_entries):
             entry = self.u32(at + 4 + 4 * number)
-            size = entry & _COUNT
-            if kind == _OBJECT and number < count and entry >> 28 != _STRING:
+            size = entry & MAX_COUNT
+            if kind == OBJECT and number < count and entry >> 28 != STRING:
                 self._fail("a key is not a string", position)
             if position + size > end:
                 self._fail("a value extends beyond the end of the container", position)
@@ -159,7 +137,7 @@ class _Reader:
             self._fail(f"nested deeper than {_MAX_DEPTH} levels", at)
         spans, kind, count = self._entry_spans(at, end)
         parts = [self._value(entry, start, stop, depth) for entry, start, stop in spans]
-        if kind == _ARRAY:
+        if kind == ARRAY:
             return f"[{','.join(parts)}]"
         return "{" + ",".join(f"{key}:{value}" for key, value in zip(parts, parts[count:])) + "}"
 
@@ -168,14 +146,14 @@ class _Reader:
         literal = _LITERALS.get(kind)
         if literal is not None:
             return literal
-        if kind == _STRING:
+        if kind == STRING:
             try:
                 return json.dumps(self.data[at:end].decode(), ensure_ascii=False)
             except UnicodeDecodeError:
                 self._fail("a string is not valid UTF-8", at)
-        if kind == _NUMBER:
+        if kind == NUMBER:
             return self._number(at, end)
-        if kind != _CONTAINER:
+        if kind != CONTAINER:
             self._fail(f"unknown kind of value {kind}", at)
         return self._container(at, end, depth + 1)
 
@@ -188,9 +166,9 @@ class _Reader:
         tag = self.data[at] if at < end else -1
         if not payload and tag in _SPECIAL_NUMBERS:
             return _SPECIAL_NUMBERS[tag]
-        if tag in (0x40, 0x50) and len(payload) in _INTEGER_BYTES:
-            return str(int.from_bytes(payload, "big", signed=tag == 0x40))
-        if tag != 0x60 or len(payload) != 8:
+        if tag in (SIGNED, UNSIGNED) and len(payload) in WIDTHS:
+            return str(int.from_bytes(payload, "big", signed=tag == SIGNED))
+        if tag != FLOAT or len(payload) != 8:
             self._fail("unknown kind of number", at)
         return _format_float(_DOUBLE.unpack(payload)[0])
 
@@ -239,18 +217,18 @@ def _reject_constant(word: str) -> NoReturn:
 def _payload(value: Any) -> Item:
     """Return (kind, payload) of a value, as an entry of a container stores it."""
     if value is None:
-        return _NULL, b""
+        return NULL, b""
     if isinstance(value, bool):
-        return (_TRUE if value else _FALSE), b""
+        return (TRUE if value else FALSE), b""
     if isinstance(value, str):
-        return _STRING, _check_size(value.encode())
+        return STRING, _check_size(value.encode())
     if isinstance(value, (int, float)):
-        return _NUMBER, _encode_number(value)
+        return NUMBER, _encode_number(value)
     if isinstance(value, list):
-        return _CONTAINER, _encode_container(_ARRAY | len(value), [_payload(item) for item in value])
+        return CONTAINER, _encode_container(ARRAY | len(value), [_payload(item) for item in value])
     items = sorted((key.encode(), item) for key, item in value.items())
-    parts = [(_STRING, _check_size(key)) for key, _ in items] + [_payload(item) for _, item in items]
-    return _CONTAINER, _encode_container(_OBJECT | len(items), parts)
+    parts = [(STRING, _check_size(key)) for key, _ in items] + [_payload(item) for _, item in items]
+    return CONTAINER, _encode_container(OBJECT | len(items), parts)
 
 
 def _encode_container(header: int, parts: list[tuple[int, bytes]]) -> bytes:
@@ -259,8 +237,8 @@ def _encode_container(header: int, parts: list[tuple[int, bytes]]) -> bytes:
 
 
 def _check_size(payload: bytes) -> bytes:
-    if len(payload) > _COUNT:
-        raise ValueError(f"a value has {len(payload)} bytes; the limit is {_COUNT}")
+    if len(payload) > MAX_COUNT:
+        raise ValueError(f"a value has {len(payload)} bytes; the limit is {MAX_COUNT}")
     return payload
 
 
@@ -269,7 +247,7 @@ def _encode_number(value: int | float) -> bytes:
         return b"\x00"
     if isinstance(value, int) and -(2**63) <= value < 2**64:
         signed = value < 0
-        for size in _INTEGER_BYTES:
+        for size in WIDTHS:
             if value.bit_length() + signed <= 8 * size or value == -(1 << (8 * size - 1)):
                 return (b"\x40" if signed else b"\x50") + value.to_bytes(size, "big", signed=signed)
     try:

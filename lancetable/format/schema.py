@@ -290,6 +290,20 @@ class Schema:
         """Return the ids of all fields."""
         return set(self.by_id)
 
+    def related_ids(self, ids: Iterable[int]) -> set[int]:
+        """Return these ids, with those of all ancestors and descendants of the fields. Unknown ids are kept."""
+        given = set(ids)
+        below, related = set(given), set(given)
+        for field in self.walk():  # parents first
+            if field.parent_id in below:
+                below.add(field.id)
+        for field_id in given:
+            ancestor = self.by_id.get(field_id)
+            while ancestor is not None:
+                related.add(ancestor.id)
+                ancestor = self.by_id.get(ancestor.parent_id)
+        return related | below
+
     @property
     def max_id(self) -> int:
         """Highest field id; -1 without fields."""

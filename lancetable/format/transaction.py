@@ -121,12 +121,25 @@ class RewrittenIndex(ProtoMessage):
 
 
 @dataclass(frozen=True, slots=True)
+class ReuseIndex:
+    """New entry of the fragment reuse index, and the uuid of the entry that it replaces, or None."""
+
+    entry: IndexMetadata
+    replaces: uuid_module.UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Rewrite(ProtoMessage):
-    """Compaction: the same rows in other fragments."""
+    """Compaction: the same rows in other fragments.
+
+    With `reuse_index`, which is not stored in the transaction, indexes are not rewritten, and their entries name the
+    old fragments.
+    """
 
     message_class: ClassVar = _Proto.Rewrite
     groups: tuple[RewriteGroup, ...] = ()
     rewritten_indices: tuple[RewrittenIndex, ...] = ()
+    reuse_index: ReuseIndex | None = None
 
     @classmethod
     def from_proto(cls, message: Any) -> Self:

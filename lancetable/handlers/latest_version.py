@@ -179,14 +179,23 @@ def parse_names(base: str, names: list[ObjectMeta], after: int = 0) -> list[Mani
     CorruptFileError
         If both naming schemes are used.
     """
-    directory = join(base, VERSIONS_DIR)
-    locations = []
-    for meta in names:
-        version = parse_manifest_name(meta.name)
-        if version is not None and 0 < version[0] < DETACHED_BIT:
-            locations.append(ManifestLocation(version[0], f"{directory}/{meta.name}", meta.size_bytes, version[1]))
+    locations = [location for location in _manifests_among(base, names) if 0 < location.version < DETACHED_BIT]
     if len({location.naming for location in locations}) > 1:
         what = "multiple manifest naming schemes, so the newest version is unknown; migrate the table to one scheme"
-        raise CorruptFileError(what, "names of one scheme", "V1 and V2 names", path=directory)
+        raise CorruptFileError(what, "names of one scheme", "V1 and V2 names", path=join(base, VERSIONS_DIR))
     locations.sort(key=attrgetter("version"))
     return [location for location in locations if location.version > after]
+
+
+def detached_locations(store: ObjectStore, base: str) -> list[ManifestLocation]:
+    """Return the locations of the detached versions."""
+    names = store.list_names(join(base, VERSIONS_DIR))
+    return [location for location in _manifests_among(base, names) if is_detached(location.version)]
+
+
+def _manifests_among(base: str, names: list[ObjectMeta]) -> Iterator[ManifestLocation]:
+    directory = join(base, VERSIONS_DIR)
+    for meta in names:
+        parsed = parse_manifest_name(meta.name)
+        if parsed is not None:
+            yield ManifestLocation(parsed[0], f"{directory}/{meta.name}", meta.size_bytes, parsed[1])

@@ -12,7 +12,7 @@ from lancetable.lazy import lazy_names
 if TYPE_CHECKING:
     from lancetable.ops.change import delete, update
     from lancetable.ops.maintain import cleanup, compact, drop, list_files, migrate, stats, validate
-    from lancetable.ops.read import blobs, diff, explain, matching_rows, scan, take
+    from lancetable.ops.read import blobs, diff, explain, matching_rows, nearest, scan, take
     from lancetable.ops.refs import branches, clone, restore, tags
     from lancetable.ops.schema import alter_columns, merge_columns, new_columns, settings
 
@@ -21,7 +21,7 @@ __getattr__ = lazy_names(
     {
         "lancetable.ops.change": "delete update",
         "lancetable.ops.maintain": "cleanup compact drop list_files migrate stats validate",
-        "lancetable.ops.read": "blobs diff explain matching_rows scan take",
+        "lancetable.ops.read": "blobs diff explain matching_rows nearest scan take",
         "lancetable.ops.refs": "branches clone restore tags",
         "lancetable.ops.schema": "alter_columns merge_columns new_columns settings",
     },

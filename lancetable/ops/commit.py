@@ -15,7 +15,6 @@ from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.handlers.choose_handler import choose_handler
 from lancetable.store.confined import confine
 from lancetable.store.open import open_store, with_untrusted
-from lancetable.table.metadata_cache import TableCache
 from lancetable.table.version import Table, TableVersion, checkout, latest
 
 
@@ -69,13 +68,12 @@ def commit(
     if isinstance(target, str):
         if not isinstance(operation, Overwrite):
             raise DatasetNotFoundError(f"Dataset at path {target} was not found", path=target)
-        store, base = open_store(target, storage_options)
-        handler = choose_handler(store, target, commit_lock, storage_options)
-        if handler.latest(store, base) is not None:
+        table = Table.of_uri(target, storage_options, commit_lock)
+        if table.exists():
             # This check is required: creating version 1 would succeed if the first versions were cleaned up.
             raise AlreadyExistsError(f"Dataset already exists: {target}", path=target)
         return create_table(
-            Table(store, base, target, handler, TableCache(), storage_options),
+            table,
             replace(transaction, read_version=0),
             file_version=file_version or file_version_of(operation) or STABLE_VERSION,
             naming=ManifestNamingScheme.V2 if v2_manifest_paths else ManifestNamingScheme.V1,

@@ -86,21 +86,13 @@ class Tracker:
         total_files: int | None = None,
     ) -> None:
         """Start the operation, or its phase `what`, with counts of zero. The same phase again is a new attempt."""
-        if self._report is None:
-            return
-        with self._lock:
-            before = self._progress
-            attempt = before.attempt + 1 if what in (None, before.what) else 1
-            self._progress = Progress(what or before.what, 0, 0, 0, total_rows, total_bytes, total_files, attempt)
-            self._send_report()
+        before = self._progress
+        attempt = before.attempt + 1 if what in (None, before.what) else 1
+        self._set(Progress(what or before.what, 0, 0, 0, total_rows, total_bytes, total_files, attempt))
 
     def expect(self, *, total_rows: int) -> None:
         """Set the total number of rows once it is known."""
-        if self._report is None:
-            return
-        with self._lock:
-            self._progress = replace(self._progress, total_rows=total_rows)
-            self._send_report()
+        self._set(replace(self._progress, total_rows=total_rows))
 
     def add(self, num_rows: int = 0, num_bytes: int = 0, num_files: int = 0) -> None:
         """Add to the counts, and report if the interval has passed.
@@ -122,11 +114,7 @@ class Tracker:
 
     def finish(self) -> None:
         """Report that the operation has succeeded."""
-        if self._report is None:
-            return
-        with self._lock:
-            self._progress = replace(self._progress, done=True)
-            self._send_report()
+        self._set(replace(self._progress, done=True))
 
     def counted(self, batches: Iterable[pa.RecordBatch], *, with_bytes: bool = False) -> Iterator[pa.RecordBatch]:
         """Yield the batches, counting each one when the next one is requested."""
@@ -139,6 +127,14 @@ class Tracker:
     def wrote(self, fragment: Fragment) -> None:
         """Count a complete data file of a new fragment or of new columns."""
         self.add(num_bytes=fragment.files[-1].size_bytes or 0, num_files=1)
+
+    def _set(self, progress: Progress) -> None:
+        """Replace the state, and report it. No other thread may add to the counts at the same time."""
+        if self._report is None:
+            return
+        with self._lock:
+            self._progress = progress
+            self._send_report()
 
     def _send_report(self) -> None:
         if self._report is None:

@@ -1,3 +1,4 @@
+from google.protobuf import any_pb2 as _any_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
@@ -81,3 +82,15 @@ class VectorIndexDetails(_message.Message):
     flat: VectorIndexDetails.FlatCompression
     runtime_hints: _containers.ScalarMap[str, str]
     def __init__(self, metric_type: _Optional[_Union[VectorMetricType, str]] = ..., target_partition_size: _Optional[int] = ..., hnsw: _Optional[_Union[HnswParameters, _Mapping]] = ..., pq: _Optional[_Union[VectorIndexDetails.ProductQuantization, _Mapping]] = ..., sq: _Optional[_Union[VectorIndexDetails.ScalarQuantization, _Mapping]] = ..., rq: _Optional[_Union[VectorIndexDetails.RabitQuantization, _Mapping]] = ..., flat: _Optional[_Union[VectorIndexDetails.FlatCompression, _Mapping]] = ..., runtime_hints: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class BloomFilterIndexDetails(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class JsonIndexDetails(_message.Message):
+    __slots__ = ("path", "target_details")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    TARGET_DETAILS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    target_details: _any_pb2.Any
+    def __init__(self, path: _Optional[str] = ..., target_details: _Optional[_Union[_any_pb2.Any, _Mapping]] = ...) -> None: ...

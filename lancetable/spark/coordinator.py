@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
 from lancetable.argument_validation import check_choice
-from lancetable.errors import LanceError
 from lancetable.log import LOGGER
 from lancetable.ops.change.retry import retried
 from lancetable.spark.jobs.base import TableJob
@@ -88,11 +87,11 @@ def coordinator_for(mode: DeployMode, runner: Runner) -> Coordinator:
 
 
 def run_job(
-    job: TableJob, coordinator: Coordinator, run: Callable[[Json], list[Json]], *, conflict_retries: int
+    job: TableJob, coordinator: Coordinator, run: Callable[[Json], Iterable[Json]], *, conflict_retries: int
 ) -> Json:
     """Plan a job, execute its tasks with `run`, and commit. Repeat on the newest version after a conflict.
 
-    Raises the LanceError of a failed task after removing the files of the other tasks.
+    Raises the error of a failed task after removing the files of the other tasks, as far as their results are known.
     """
 
     def attempt() -> Json:
@@ -100,10 +99,12 @@ def run_job(
         if "result" in plan:
             result: Json = plan["result"]
             return result
-        results = run(plan)
+        results: list[Json] = []
         try:
+            for each in run(plan):
+                results.append(each)  # noqa: PERF402  # the results before an error are needed
             raise_failures(results)
-        except LanceError:
+        except Exception:
             if written := succeeded(results):
                 try:
                     coordinator.submit(partial(job.discard, plan, written))

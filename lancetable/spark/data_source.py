@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class LanceDataSource(DataSource):
     """`spark.read.format("lance")`, `df.write.format("lance").mode("append" | "overwrite")`, and both as streams.
 
-    Options of reads: `columns` ("id,price"), `filter` (SQL, evaluated by the library, not by Spark), `version`, `tag`
-    or `timestampAsOf`, `branch`, `batch_size` (rows), `target_rows_per_task`, `target_bytes_per_task`, `storage.<key>`.
+    Options of reads: `columns` ("id,price"), `filter` (SQL, evaluated by the library, not by Spark, and answered by
+    scalar indexes of the table), `version`, `tag` or `timestampAsOf`, `branch`, `batch_size` (rows),
+    `target_rows_per_task`, `target_bytes_per_task`, `storage.<key>`.
 
     Additional options of streaming reads: `startingVersion` (a number or "latest"), `startingTimestamp`,
     `maxVersionsPerTrigger`, `skipChangeCommits`, `failOnDataLoss`.

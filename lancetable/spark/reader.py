@@ -92,8 +92,15 @@ class SliceReader:
 
     def _plan(self, version: TableVersion, fragments: frozenset[int] | None = None) -> list[tuple[Split, ...]]:
         """Return the tasks that read a version, or some of its fragments."""
-        rows, size = self._options.task_rows, self._options.task_bytes
-        return plan_splits(version, columns=self._columns, task_rows=rows, task_bytes=size, fragments=fragments)
+        options = self._options
+        return plan_splits(
+            version,
+            columns=self._columns,
+            task_rows=options.task_rows,
+            task_bytes=options.task_bytes,
+            fragments=fragments,
+            filter=options.filter,
+        )
 
     def _scan(self, pin: PinnedVersion, slices: Iterable[Split]) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a task."""

@@ -43,13 +43,14 @@ from lancetable.spark.reader import scan_options, scan_slices
 from lancetable.spark.refs import SparkBranches, SparkTags
 from lancetable.spark.schema_evolution import Evolution, fit_table
 from lancetable.spark.sql import check_sql_text
+from lancetable.spark.table_indexes import TableIndexes
 from lancetable.spark.task_runner import Json, Runner, SparkRunner, init_worker, raise_failures
 from lancetable.spark.types import spark_schema, table_schema, wire_schema
 from lancetable.spark.write_table import write_table
 from lancetable.types import AlterColumn
 
 
-class SparkTable:
+class SparkTable(TableIndexes):
     """A Lance table in a Spark session, created with `for_path`.
 
     Each method uses the version that is the newest one when it is called. Methods that change rows run again on the
@@ -175,8 +176,8 @@ class SparkTable:
         ----------
         columns, filter
             Columns to read, and a predicate in the library's SQL. Pass both where possible, because Spark pushes
-            neither projections nor filters into the frame. Spark cannot estimate how many rows match `filter`; use
-            `F.broadcast(frame)` in a join if they are few.
+            neither projections nor filters into the frame. Scalar indexes limit the rows that tasks read. Spark
+            cannot estimate how many rows match `filter`; use `F.broadcast(frame)` in a join if they are few.
         version, tag, as_of
             The version to read; pass at most one of them. The newest version by default. It is selected by this call,
             not when the frame is computed.
@@ -203,16 +204,26 @@ class SparkTable:
         --------
         >>> table.to_df(["id", "price"], "price > 10", version=3)  # doctest: +SKIP
         """
-        if sum(selector is not None for selector in (version, tag, as_of)) > 1:
-            raise InvalidInputError("pass at most one of version, tag and as_of")
-        time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
         return self._frame(
-            replace(self.options, version=version, tag=tag, timestamp_as_of=time, batch_rows=batch_size),
+            replace(self._options_at(version, tag, as_of), batch_rows=batch_size),
             columns=None if columns is None else list(columns),
             filter=filter,
             task_rows=target_rows_per_task,
             task_bytes=target_bytes_per_task,
         )
+
+    def _options_at(self, version: int | None, tag: str | None, as_of: datetime | str | None) -> SourceOptions:
+        """Return the options of a read of one version.
+
+        Raises
+        ------
+        InvalidInputError
+            If more than one of the arguments is given.
+        """
+        if sum(selector is not None for selector in (version, tag, as_of)) > 1:
+            raise InvalidInputError("pass at most one of version, tag and as_of")
+        time = as_of.isoformat() if isinstance(as_of, datetime) else as_of
+        return replace(self.options, version=version, tag=tag, timestamp_as_of=time)
 
     def _frame(
         self, options: SourceOptions, filter: str | None = None, task_bytes: int = DEFAULT_TASK_BYTES, **how: Any
@@ -634,7 +645,7 @@ class SparkTable:
     # -------------------------------------------------------------------------------------------------- maintenance
 
     def compact(self, **options: Any) -> CompactionMetrics:
-        """Rewrite small adjacent fragments, and those with many deleted rows, in tasks.
+        """Rewrite small adjacent fragments, and those with many deleted rows, in tasks. Indexes remain valid.
 
         Parameters
         ----------
@@ -813,7 +824,7 @@ class SparkTable:
         return run_job(
             job,
             self.coordinator,
-            lambda plan: self.runner.run(job.work(plan), plan["tasks"]),
+            partial(job.run, self.runner),
             conflict_retries=self._conflict_retries,
         )
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
@@ -391,6 +392,16 @@ def discard(store: ObjectStore, paths: Sequence[str], kind: str) -> None:
         store.delete(paths)
     except (LanceError, OSError) as error:
         logger.warning("could not remove %d %s that are not committed: %s", len(paths), kind, error)
+
+
+@contextmanager
+def undone_on_error(undo: Callable[[], object]) -> Iterator[None]:
+    """Call `undo`, which removes unfinished results, if the `with` block raises any exception."""
+    try:
+        yield
+    except BaseException:
+        undo()
+        raise
 
 
 def check_range(path: str, start: int, end: int) -> None:

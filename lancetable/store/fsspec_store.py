@@ -32,6 +32,7 @@ from lancetable.store.base import (
     PutOutcome,
     missing,
     short_read,
+    undone_on_error,
 )
 from lancetable.store.clouds.options import OWN_OPTIONS, hide_secrets, secrets_in
 from lancetable.store.remote import FIRST_READ_BYTES, PART_BYTES, RemoteStore, first_names
@@ -173,12 +174,9 @@ class FsspecStore(RemoteStore):
                 self.file_system.pipe_file(path, bytes(data))
                 return
             temporary = self._temporary(path)
-            try:
+            with undone_on_error(lambda: self._remove_temporary(temporary)):
                 self.file_system.pipe_file(temporary, bytes(data))
                 self._move(temporary, path)
-            except BaseException:
-                self._remove_temporary(temporary)
-                raise
 
     def put_if_absent(self, path: str, data: Buffer, *, on_existing: OnExisting | None = None) -> PutOutcome:
         """Create an object in a memory file system of the caller, using its dictionary. See ObjectStore.

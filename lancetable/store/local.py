@@ -38,6 +38,7 @@ from lancetable.store.base import (
     check_size,
     missing,
     short_read,
+    undone_on_error,
 )
 from lancetable.store.durability import SyncQueue, sync_file
 from lancetable.store.memory_maps import MapCache
@@ -422,13 +423,8 @@ class LocalWriter(ObjectWriter):
     @contextlib.contextmanager
     def _aborting(self) -> Iterator[None]:
         """Remove the temporary file after an error in the block, and raise the typed error."""
-        try:
+        with undone_on_error(self.abort), _failures(self._path, writing=True):
             yield
-        except (OSError, ValueError) as error:
-            self.abort()
-            if isinstance(error, LanceError):
-                raise
-            raise _failure(error, self._path, writing=True) from error
 
     def _sync_and_close(self) -> None:
         """Sync the bytes if required and close the file. Some file systems report a failed write only on close."""

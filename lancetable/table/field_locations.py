@@ -12,6 +12,7 @@ Source: protos/table.proto, DataFragment and DataFile; rows in several files are
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, TypeAlias
@@ -144,7 +145,7 @@ class FileLayouts:
         if field.id in self._blob_fields:
             return field if BLOB_KEY in field.metadata else described(self._manifest.schema.by_id[field.id])
         children = tuple(map(self._with_descriptions, field.children))
-        unchanged = all(map(_is_same, children, field.children))
+        unchanged = all(map(operator.is_, children, field.children))
         return field if unchanged else replace(field, children=children)
 
     def field_index(self, fragment: Fragment) -> FieldIndex:
@@ -231,13 +232,9 @@ def _prune(field: Field, owner: Mapping[int, int], file_number: int) -> Field | 
     children = tuple(part for child in field.children if (part := _prune(child, owner, file_number)) is not None)
     if not children:
         return None
-    if len(children) == len(field.children) and all(map(_is_same, children, field.children)):
+    if len(children) == len(field.children) and all(map(operator.is_, children, field.children)):
         return field
     return replace(field, children=children)
-
-
-def _is_same(field: Field, other: Field) -> bool:
-    return field is other
 
 
 # --- fields in several files -----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError
 from lancetable.file.blobs.reader import BlobDataFile, blob_bytes
+from lancetable.file.io_scheduler import as_range
 from lancetable.file.reader import FileRows, read_columns, read_files, refuse_nulls
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
@@ -121,6 +122,22 @@ def select(version: TableVersion, fragment: Fragment, rows: Rows, *, keep_delete
     if num_live < len(rows) * _SPARSE_SHARE:
         return Selection(fragment, np.flatnonzero(~is_deleted) + rows.start, num_live)
     return Selection(fragment, rows, num_live, keep=~is_deleted)
+
+
+def select_live(fragment: Fragment, offsets: Offsets) -> Selection:
+    """Select rows that exist and are live, by ascending distinct offsets, of which there is at least one.
+
+    Adjacent rows are read as a range, and dense rows as a range with a mask.
+    """
+    rows = as_range(offsets)
+    if isinstance(rows, range):
+        return Selection(fragment, rows, len(rows))
+    first, last = int(offsets[0]), int(offsets[-1])
+    if len(offsets) < (last + 1 - first) * _DENSE_SHARE:
+        return Selection(fragment, offsets, len(offsets))
+    keep = np.zeros(last + 1 - first, np.bool_)
+    keep[offsets - first] = True
+    return Selection(fragment, range(first, last + 1), len(offsets), keep)
 
 
 def deleted_mask(rows: range | Offsets, deleted: DeletedOffsets) -> npt.NDArray[np.bool_]:

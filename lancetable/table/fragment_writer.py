@@ -24,6 +24,7 @@ from lancetable.file.writer import FileWriter, WrittenFile
 from lancetable.format.fragment import Fragment
 from lancetable.format.paths import check_relative, join, new_data_file_name
 from lancetable.format.version import FileVersion
+from lancetable.store.base import undone_on_error
 from lancetable.table.base_paths import WriteTarget, table_target
 
 if TYPE_CHECKING:
@@ -132,13 +133,10 @@ class FragmentWriter:
         Empty batches are skipped. An exception of the iterator or a callback is raised unchanged after all files of the
         call have been removed.
         """
-        try:
+        with undone_on_error(self.abandon):
             for batch in batches:
                 self.write(batch)
             self.finish()
-        except BaseException:
-            self.abandon()
-            raise
         return self.fragments
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -171,11 +169,8 @@ class FragmentWriter:
             group_rows = min(limits.max_rows_per_group, max_rows)
             max_rows = -(-max_rows // group_rows) * group_rows  # A 0.1 file ends with a complete group.
         sink = self.store.open_writer(path)
-        try:
+        with undone_on_error(sink.abort):
             writer = self._open_writer(sink)
-        except BaseException:
-            sink.abort()
-            raise
         blobs = None
         if self.stored_schema is not self.schema:
             assert isinstance(writer, FileWriter)

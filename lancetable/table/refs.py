@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
@@ -84,11 +84,15 @@ class RefFiles(Generic[Contents]):
         """Remove a ref. A missing ref is not an error."""
         store.delete([self.path(main_base, name)])
 
+    def names(self, store: ObjectStore, main_base: str) -> Sequence[str]:
+        """Return the names that the files stand for, sorted. They may be invalid. Raises StoreError."""
+        files = (meta.name for meta in store.list_names(join(main_base, self.directory)))
+        return sorted(file.removesuffix(_SUFFIX).replace("%2F", "/") for file in files if file.endswith(_SUFFIX))
+
     def list(self, store: ObjectStore, main_base: str) -> dict[str, Contents]:
         """Return all refs by name, sorted. Other files and refs that are deleted concurrently are skipped."""
         refs = {}
-        files = (meta.name for meta in store.list_names(join(main_base, self.directory)))
-        for name in sorted(file[: -len(_SUFFIX)].replace("%2F", "/") for file in files if file.endswith(_SUFFIX)):
+        for name in self.names(store, main_base):
             try:
                 contents = self.find(store, main_base, name)
             except (InvalidRefError, NotFoundError):

@@ -62,12 +62,34 @@ class Table:
     cache: TableCache = field(repr=False)
     storage_options: Mapping[str, str] | None = field(repr=False)
 
+    @classmethod
+    def of_uri(
+        cls,
+        uri: str | os.PathLike[str],
+        storage_options: Mapping[str, str] | None = None,
+        commit_lock: Any = None,
+        cache: TableCache | None = None,
+    ) -> Table:
+        """Return the table at an address, which need not exist. By default, it has a new cache for metadata."""
+        store, base = open_store(uri, storage_options)
+        address = os.fspath(uri)
+        handler = choose_handler(store, address, commit_lock, storage_options)
+        return Table(store, base, address, handler, TableCache() if cache is None else cache, storage_options)
+
+    def exists(self) -> bool:
+        """Return True if the table has a version."""
+        return self.handler.latest(self.store, self.base) is not None
+
+    def version_of(self, file: ManifestFile) -> TableVersion:
+        """Return the version that a manifest describes."""
+        return TableVersion(self.store, self.base, self.uri, self.handler, self.cache, self.storage_options, file)
+
     def open(self, location: ManifestLocation) -> TableVersion:
         """Open the version at a location returned by the handler."""
         file = read_manifest(self.store, location)
         manifest = file.manifest
         feature_flags.check_readable(manifest.reader_flags, location.path, writer_flags=manifest.writer_flags)
-        return TableVersion(self.store, self.base, self.uri, self.handler, self.cache, self.storage_options, file)
+        return self.version_of(file)
 
     def newest(self) -> TableVersion:
         """Open the newest version. Raises DatasetNotFoundError if the table does not exist."""
@@ -124,7 +146,7 @@ class Table:
         for location in self.handler.candidates(self.store, self.base, version, naming):
             with contextlib.suppress(NotFoundError):
                 return self.open(location)
-        if self.handler.latest(self.store, self.base) is None:
+        if not self.exists():
             raise DatasetNotFoundError(f"Dataset at path {self.uri} was not found", path=self.uri)
         raise VersionNotFoundError(f"{self.uri} has no version {version}", path=self.uri, version=version)
 
@@ -236,10 +258,7 @@ def open_version(
     `asof` without a time zone is local time. Raises DatasetNotFoundError, VersionNotFoundError, RefNotFoundError,
     CorruptFileError for a damaged manifest, and UnsupportedFeatureError for a table that requires a newer reader.
     """
-    store, base = open_store(uri, storage_options)
-    text = os.fspath(uri)
-    handler = choose_handler(store, text, commit_lock, storage_options)
-    table = Table(store, base, text, handler, TableCache() if cache is None else cache, storage_options)
+    table = Table.of_uri(uri, storage_options, commit_lock, cache)
     if type(ref) is int:
         return table.at(ref)
     version = table.newest()
@@ -261,12 +280,12 @@ def checkout(version: TableVersion, ref: Reference) -> TableVersion:
     """
     if isinstance(ref, str):
         tag = refs.TAGS.read(version.store, version.main_base, ref)
-        return _on_branch(version, tag.branch).at(tag.version)
+        return on_branch(version, tag.branch).at(tag.version)
     if isinstance(ref, tuple):
         branch, number = ref
         if branch is not None and branch not in ("main", version.branch):
             refs.BRANCHES.check_exists(version.store, version.main_base, branch)
-        table = _on_branch(version, branch)
+        table = on_branch(version, branch)
         return table.newest() if number is None else table.at(number)
     if isinstance(ref, bool) or not isinstance(ref, int):
         raise InvalidInputError(f"a version is a number, a tag or (branch, version), not {type(ref).__name__}")
@@ -299,7 +318,8 @@ def latest_readable(version: TableVersion) -> tuple[TableVersion, ManifestLocati
     return version, newest
 
 
-def _on_branch(version: TableVersion, branch: str | None) -> Table:
+def on_branch(version: TableVersion, branch: str | None) -> Table:
+    """Return a branch of the table, which need not exist; None and "main" select the main branch."""
     uri = version.uri if branch == version.branch else uri_of_branch(version, branch)
     base = base_of_branch(version, branch)
     return Table(version.store, base, uri, version.handler, version.cache, version.storage_options)

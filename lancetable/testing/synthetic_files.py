@@ -85,6 +85,11 @@ def build_file(
         out.extend(data)
         return position, len(data)
 
+    def put_buffers(owner: file2_pb2.ColumnMetadata | file2_pb2.ColumnMetadata.Page, buffers: Sequence[bytes]) -> None:
+        for position, size in map(put, buffers):
+            owner.buffer_offsets.append(position)
+            owner.buffer_sizes.append(size)
+
     def put_encoding(
         message: file2_pb2.Encoding,
         url: str,
@@ -102,16 +107,10 @@ def build_file(
     for column in columns:
         message = file2_pb2.ColumnMetadata()
         put_encoding(message.encoding, COLUMN_URL, column.encoding, column.indirect)
-        for buffer in column.buffers:
-            position, size = put(buffer)
-            message.buffer_offsets.append(position)
-            message.buffer_sizes.append(size)
+        put_buffers(message, column.buffers)
         for page in column.pages:
             entry = message.pages.add(length=page.length)
-            for buffer in page.buffers:
-                position, size = put(buffer)
-                entry.buffer_offsets.append(position)
-                entry.buffer_sizes.append(size)
+            put_buffers(entry, page.buffers)
             put_encoding(entry.encoding, page.type_url, page.encoding, page.indirect)
         metadata.append(message.SerializeToString())
     placed = [put(buffer) for buffer in global_buffers]

@@ -16,7 +16,7 @@ import pytest
 import lancetable
 from lancetable.commit.assign_ids import number_fragments, reserve_fragment_ids
 from lancetable.commit.build_manifest import build_first_manifest, build_manifest
-from lancetable.commit.manifest_draft import ManifestParts, covered_fragments
+from lancetable.commit.manifest_draft import ManifestParts
 from lancetable.errors import (
     CorruptFileError,
     InvalidOperationError,
@@ -26,7 +26,7 @@ from lancetable.errors import (
 from lancetable.format import feature_flags
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import TOMBSTONE, DataFile, DeletionFile, DeletionKind, Fragment
-from lancetable.format.index import IndexFile, IndexMetadata, parse_indices
+from lancetable.format.index import IndexFile, IndexMetadata, covered_fragments, parse_indices
 from lancetable.format.manifest import BasePath, Manifest
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction

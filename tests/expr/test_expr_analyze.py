@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.expr import ZoneValues, columns_of, conjuncts, parse_predicate, prune_mask
-from lancetable.expr.analyze.pruning import like_prefix
+from lancetable.expr.analyze.like_patterns import LikePattern
 from lancetable.expr.evaluate.evaluator import evaluate
 from lancetable.file.kernels.varbin import prefix_end
 
@@ -53,10 +53,10 @@ def test_conjuncts_of_nested_ands_are_flat() -> None:
 
 
 def test_like_prefix_and_its_exclusive_end() -> None:
-    assert like_prefix("ab%c") == "ab"
-    assert like_prefix("a\\%b_") == "a%b"
-    assert like_prefix("abc") == "abc"
-    assert like_prefix("ab\\") == "ab\\"
+    assert LikePattern.parse("ab%c").prefix == "ab"
+    assert LikePattern.parse("a\\%b_").prefix == "a%b"
+    assert LikePattern.parse("abc").prefix == "abc"
+    assert LikePattern.parse("ab\\").prefix == "ab\\"
     assert prefix_end("ab") == "ac"
     assert prefix_end("a\U0010ffff") == "b"
     assert prefix_end("\U0010ffff") is None

@@ -134,6 +134,20 @@ def test_sums_of_uint64_and_signed_integers_are_decimals() -> None:
         parse_expression("i << 18446744073709551615", rows.schema)
 
 
+def test_elements_of_lists_are_compared_as_values_are() -> None:
+    rows = pa.table({"l": pa.array([[1.0, float("nan")], [-0.0], [None], None]), "x": [float("nan"), 0.0, 0.0, 1.0]})
+    nan = "CAST('NaN' AS DOUBLE)"
+    for text, expected in {
+        f"array_has(l, {nan})": [True, False, False, None],
+        "array_has(l, 0.0)": [False, True, False, None],
+        "array_has(l, x)": [True, True, False, None],
+        f"array_has_any(l, [0.0, {nan}])": [True, True, False, None],
+        f"array_has_all(l, [{nan}, 1.0])": [True, False, False, None],
+        f"array_position(l, {nan})": [2, None, None, None],
+    }.items():
+        assert evaluate(parse_expression(text, rows.schema), rows).to_pylist() == expected, text
+
+
 def test_position_in_a_null_list_is_null() -> None:
     assert _values("array_position(NULL, id)") == [None] * 4
 

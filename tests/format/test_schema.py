@@ -405,3 +405,14 @@ def test_fields_of_a_blob_description_have_no_ids() -> None:
     assert [message.name for message in schema.to_protos()] == ["b", "position", "size", "a"]
     with pytest.raises(CorruptFileError, match="negative"):
         Schema.from_protos([after, *parts])
+
+
+def test_related_ids_are_those_of_ancestors_and_descendants() -> None:
+    inner = pa.struct({"a": pa.int32(), "b": pa.list_(pa.int32())})
+    schema = Schema.from_arrow(pa.schema({"x": pa.int32(), "s": pa.struct({"t": inner, "u": pa.int32()})}))
+    names = {schema.path_of(field.id): field.id for field in schema.walk()}
+    related = schema.related_ids([names["s.t"]])
+    assert related == {names[path] for path in ("s", "s.t", "s.t.a", "s.t.b", "s.t.b.item")}
+    assert schema.related_ids([names["s.u"]]) == {names["s"], names["s.u"]}
+    assert schema.related_ids([99]) == {99}
+    assert schema.related_ids([]) == set()

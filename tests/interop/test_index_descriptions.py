@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import lance
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 import lancetable
 from lancetable import index_metadata
 from lancetable.errors import CorruptFileError
+from lancetable.format.index import IndexMetadata
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")
 
@@ -105,7 +107,7 @@ def test_table_of_the_golden_set() -> None:
     assert compare(str(golden)) == ["BTree"]
 
 
-def test_damaged_settings_and_fields_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_settings_are_refused() -> None:
     for url in ("/lance.index.pb.VectorIndexDetails", "/lance.table.InvertedIndexDetails"):
         with pytest.raises(CorruptFileError, match="index 'x': malformed settings"):
             index_metadata.describe_settings(url, b"\x0a\xff", "x")
@@ -113,13 +115,25 @@ def test_damaged_settings_and_fields_are_refused(tmp_path: Path, monkeypatch: py
         index_metadata.describe_settings("/lance.table.InvertedIndexDetails", b'\x12\x01"', "x")
     assert index_metadata.describe_settings("", b"", "x") == ("Unknown", {})
     assert index_metadata.describe_settings("/lance.index.pb.VectorIndexDetails", b"", "x") == ("Vector", {})
-    ds = lance.write_dataset(rows(0, 3), tmp_path / "t")
-    ds.create_scalar_index("n", "BTREE")
-    original = index_metadata.Index.from_format
-    monkeypatch.setattr(
-        index_metadata.Index,
-        "from_format",
-        lambda entry: index_metadata.dataclasses.replace(original(entry), fields=[77]),
-    )
-    with pytest.raises(CorruptFileError, match=r"index 'n_idx' is on fields \[77\]"):
-        lancetable.dataset(tmp_path / "t").describe_indices()
+
+
+def test_impossible_times_are_refused() -> None:
+    entry = IndexMetadata(uuid4(), "x", created_at_ms=(1 << 64) - 1)
+    with pytest.raises(CorruptFileError, match="index 'x' was created"):
+        index_metadata.Index.from_format(entry)
+
+
+def test_an_index_on_a_dropped_column_is_described_and_removed_by_the_next_commit(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t")
+    stale = lance.write_dataset(rows(0, 3), uri)
+    lancetable.dataset(uri).drop_columns(["n"])
+    stale.create_scalar_index("n", "BTREE")
+    ds = lancetable.dataset(uri)
+    (index,) = ds.describe_indices()
+    assert (index.name, index.field_names, len(index.fields)) == ("n_idx", [], 1)
+    assert ds.count_rows("s = 'a'") == ds.to_table(filter="s = 'a'").num_rows
+    with pytest.raises(ValueError, match="did not exist in the schema"):
+        lance.dataset(uri).to_table(filter="s = 'a'")
+    ds.update_config({"a": "b"})
+    assert not ds.has_index
+    assert lance.dataset(uri).to_table(filter="s = 'a'").num_rows == ds.count_rows("s = 'a'")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 from uuid import uuid4
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -180,3 +181,29 @@ def test_reads_request_only_the_files_that_they_need(s3: Moto, client: str) -> N
         dataset = table.open()
         requests, down = table.count(lambda: act(dataset))  # noqa: B023  # called at once
         assert (requests <= budget, down <= 30_000) == (True, True)
+
+
+@pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP", "LABEL_LIST", "NGRAM"])
+def test_a_cold_search_of_an_index_sends_at_most_as_many_requests_as_pylance(s3: Moto, kind: str) -> None:
+    rows = 200_000
+    keys = [number * 7919 % rows for number in range(rows)]
+    column = {
+        "LABEL_LIST": pa.array([[key % 500, key % 7] for key in keys]),
+        "NGRAM": pa.array([f"word{key % 1000}" for key in keys]),
+        "BITMAP": pa.array([key % 1000 for key in keys]),
+    }.get(kind, pa.array(keys))
+    predicate = {"LABEL_LIST": "array_has(v, 77)", "NGRAM": "contains(v, 'ord77')"}.get(kind, "v = 77")
+    uri = f"s3://lab/{uuid4()}.lance"
+    table = pa.table({"v": column, "x": pa.array(range(rows))})
+    lance.write_dataset(table, uri, max_rows_per_file=50_000, storage_options=s3.options)
+    lance.dataset(uri, storage_options=s3.options).create_scalar_index("v", kind)
+    found, requests, received = [], [], []
+    for library, options in ((lancetable, {**s3.options, "client": "obstore"}), (lance, s3.options)):
+        s3.reset()
+        ds = library.dataset(uri, storage_options=options)
+        found.append(sorted(ds.to_table(columns=["x"], filter=predicate)["x"].to_pylist()))
+        log = s3.log()
+        requests.append(len(log))
+        received.append(sum(row[5] for row in log))
+    assert found[0] == found[1]
+    assert requests[0] <= requests[1], received

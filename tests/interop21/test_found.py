@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import lance
 import numpy as np
 import pyarrow as pa
 import pytest
 from lance.file import LanceFileReader as OracleReader
 from lance.file import LanceFileWriter as OracleWriter
 
+import lancetable
 from lancetable.file import LanceFileReader, LanceFileWriter
 
 PREFIX = "lance-encoding:"
@@ -187,3 +189,26 @@ def test_null_columns_in_small_pages_are_read(version: str, tmp_path: Path) -> N
     with LanceFileWriter(str(tmp_path / "f.lance"), table.schema, version=version, max_page_bytes=64) as writer:
         writer.write_batch(table)
     assert OracleReader(str(tmp_path / "f.lance")).read_all().to_table() == table
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+@pytest.mark.parametrize("length", [1, 50_000])
+def test_values_inside_null_structs_are_null_if_a_child_is_read(version: str, length: int, tmp_path: Path) -> None:
+    """Arrow arrays may have values there. pylance returned them for the column `c.s`, and filtered by them."""
+    pages = []
+    for is_null in ([False, True, False], [False] * 3, [True, False, True]):
+        children = [pa.array(["a" * length, "b", "c"]), pa.array([1, 2, 3])]
+        inner = pa.StructArray.from_arrays(children, ["s", "i"])
+        pages.append(pa.StructArray.from_arrays([inner, *children], ["n", "s", "i"], mask=pa.array(is_null)))
+    table = pa.table({"c": pa.chunked_array(pages)})
+    lancetable.write_dataset(table.to_reader(), str(tmp_path), data_storage_version=version, max_page_bytes=64)
+    rows = table["c"].to_pylist()
+    theirs = lance.dataset(str(tmp_path))
+    assert theirs.to_table()["c"].to_pylist() == rows
+    for path in ("c.s", "c.i", "c.n.s", "c.n.i"):
+        _, *names = path.split(".")
+        expected = rows
+        for name in names:
+            expected = [row and row[name] for row in expected]
+        assert theirs.to_table(columns=[path])[path].to_pylist() == expected
+    assert theirs.count_rows("c.i IS NULL") == theirs.count_rows("c.n.s IS NULL") == 3

@@ -282,7 +282,12 @@ def test_splits_divide_large_fragments_and_combine_small_ones(tmp_path: Path) ->
     assert count_rows(PinnedVersion.of(version), "v > 4", {"slices": [[0, 100, 200], [0, 200, 300]]})["rows"] == sum(
         i % 3 != 0 and i % 10 > 4 for i in range(100, 300)
     )
-    assert len(scan_options_of([Split(0, 0, 1), Split(0, 5, 6)], ScanOptions())) == 2
+    first, second = Split(0, 0, 1), Split(0, 5, 6)
+    assert [scan.row_ranges for scan in scan_options_of([first, second], ScanOptions())] == [
+        {0: [range(1), range(5, 6)]}
+    ]
+    assert len(scan_options_of([second, first], ScanOptions())) == 2
+    assert len(scan_options_of([first, Split(1, 0, 1), second], ScanOptions())) == 2
 
 
 @pytest.mark.parametrize("stable", [False, True])

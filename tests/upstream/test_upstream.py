@@ -96,11 +96,14 @@ def run(tests: Path, files: Iterable[str], library: str) -> dict[str, Outcome]:
     """Run test files in a separate process, and return the outcome of every test by `file::test`."""
     report = tests / "report.jsonl"
     paths = [str(HERE), *([str(HERE / "path")] if library == "lancetable" else [])]
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "LANCETABLE_UPSTREAM_REPORT": str(report)}
     quiet = ["-q", "--tb=short", "--continue-on-collection-errors", "-p", "plugin", "-p", "no:cacheprovider"]
-    # DuckDB warns of a deprecated name that pylance's tests use.
-    command = [sys.executable, "-m", "pytest", *quiet, "-W", "ignore:fetch_arrow_table:DeprecationWarning"]
-    subprocess.run([*command, *files], cwd=tests, env=environment, check=False, stdout=subprocess.DEVNULL)
+    # DuckDB and pylance 14 warn of deprecated names that pylance's tests use.
+    deprecated = ("fetch_arrow_table", "The 'list_indices' method", "LanceDataset.index_statistics()")
+    ignored = [option for name in deprecated for option in ("-W", f"ignore:{name}:DeprecationWarning")]
+    command = [sys.executable, "-m", "pytest", *quiet, *ignored, *files]
+    subprocess.run(command, cwd=tests, env=environment, check=False, stdout=subprocess.DEVNULL)
     found = {}
     for line in report.read_text(encoding="utf-8").splitlines():
         entry = json.loads(line)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from lancetable.format.index import index_messages, uuid_text
-from lancetable.format.manifest_naming import is_detached, parse_manifest_name
-from lancetable.format.paths import DATA_DIR, DELETIONS_DIR, INDICES_DIR, TRANSACTIONS_DIR, VERSIONS_DIR, join
+from lancetable.format.paths import DATA_DIR, DELETIONS_DIR, INDICES_DIR, TRANSACTIONS_DIR, VERSIONS_DIR
+from lancetable.handlers.latest_version import detached_locations
 from lancetable.proto import table_pb2
 from lancetable.table.version import TableVersion, open_location
 
@@ -114,9 +114,5 @@ def files_of_detached_versions(version: TableVersion) -> set[str]:
 
 def detached_versions(version: TableVersion) -> Iterator[TableVersion]:
     """Yield all detached versions of the branch."""
-    for meta in version.store.list_names(join(version.base, VERSIONS_DIR)):
-        parsed = parse_manifest_name(meta.name)
-        if parsed is not None and is_detached(parsed[0]):
-            location = version.handler.locate(version.store, version.base, parsed[0])
-            if location is not None:
-                yield open_location(version, location)
+    for location in detached_locations(version.store, version.base):
+        yield open_location(version, location)

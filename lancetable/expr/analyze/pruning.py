@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lancetable.expr.analyze.like_patterns import LikePattern
 from lancetable.expr.arrow_types import unwrapped_type
 from lancetable.expr.evaluate.operators import NEGATED
 from lancetable.expr.syntax import ast
@@ -30,13 +30,6 @@ def _column_of(expr: Expr) -> ast.Column | None:
     return expr if isinstance(expr, ast.Column) else None
 
 
-def like_prefix(pattern: str) -> str:
-    """Return the literal prefix before the first wildcard of a LIKE pattern."""
-    prefix = re.match(r"(?:[^%_\\]|\\.|\\$)*", pattern, re.DOTALL)
-    assert prefix is not None
-    return re.sub(r"\\(.)", r"\1", prefix[0], flags=re.DOTALL)
-
-
 def _prefix_of(expr: ast.Like | ast.Call) -> str | None:
     """Return the prefix p of `column LIKE 'p%'` and `starts_with(column, 'p')`; None for other tests."""
     if expr.ignore_case if isinstance(expr, ast.Like) else expr.function != "starts_with":
@@ -45,7 +38,7 @@ def _prefix_of(expr: ast.Like | ast.Call) -> str | None:
     if not isinstance(pattern, ast.Literal) or not pattern.value.is_valid:
         return None
     string = str(pattern.value.as_py())
-    return (like_prefix(string) if isinstance(expr, ast.Like) else string) or None
+    return (LikePattern.parse(string).prefix if isinstance(expr, ast.Like) else string) or None
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@
 
     path     $ .name ."a name" ["a name"] [0] [last] [last - 1] [0 to 2] [0, 2] [*] .*        the $ is optional
 
-The functions are computed row by row in Python.
+The rows of each distinct path are computed together (`json_items.py`). Values that a function converts, because they do
+not have the type of its result, are converted one by one.
 """
 
 from __future__ import annotations
@@ -20,10 +21,22 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.expr.evaluate.operators import EvaluationError
-from lancetable.expr.evaluate.sql_function import ANY_AS_STRING, Parameter, SqlFunction, by_row, cast_parameter
+from lancetable.expr.evaluate import json_items
+from lancetable.expr.evaluate.json_items import (
+    Items,
+    Range,
+    at_rows,
+    elements,
+    members_or_elements,
+    open_documents,
+    values_of_type,
+)
+from lancetable.expr.evaluate.operators import EvaluationError, Values, aligned
+from lancetable.expr.evaluate.sql_function import ANY_AS_STRING, Parameter, SqlFunction, cast_parameter, constants_of
 from lancetable.format import jsonb
 from lancetable.format.jsonb import Item
 
@@ -36,8 +49,7 @@ _I64: Final = 1 << 63
 # Paths
 
 
-_Range = tuple[int, int]  # the first and the last index; negative indexes count from the end
-_Step = str | tuple[_Range, ...] | None  # a name; elements; None: all elements of an array or all values of an object
+_Step = str | tuple[Range, ...] | None  # a name; elements; None: all elements of an array or all values of an object
 
 _TOKEN: Final = re.compile(
     r"""\s*(?:
@@ -77,7 +89,7 @@ def parse_path(text: str) -> tuple[tuple[str, _Step], ...]:
     return tuple(steps)
 
 
-def _range(part: str, path: str) -> _Range:
+def _range(part: str, path: str) -> Range:
     first, to, last = part.partition(" to ")
     return _position(first, path), _position(last if to else first, path)
 
@@ -89,61 +101,38 @@ def _position(text: str, path: str) -> int:
     return -1 - int(match["back"] or 0) if match["number"] is None else int(match["number"])
 
 
-def find(value: bytes, path: str) -> list[Item]:
-    """Return the items of a JSONB value that match a path, in order."""
-    items = [jsonb.open_value(value)]
+def find(items: Items, path: str) -> Items:
+    """Return the items inside of others that match a path, in order."""
     for kind, step in parse_path(path):
-        items = [match for item in items for match in _apply_step(item, kind, step)]
+        items = _apply_step(items, kind, step)
     return items
 
 
-def _apply_step(item: Item, kind: str, step: _Step) -> list[Item]:
+def _apply_step(items: Items, kind: str, step: _Step) -> Items:
     if kind == "name":
         assert isinstance(step, str)
-        member = jsonb.members(item).get(step)
-        return [] if member is None else [member]
+        return json_items.members(items, step)
     if kind == "values":
-        return list(jsonb.members(item).values())
+        return json_items.all_members(items)
     if kind == "elements":
-        return jsonb.elements(item) if jsonb.is_array(item) else [item]
+        return json_items.elements_or_items(items)
     assert isinstance(step, tuple)
-    elements = jsonb.elements(item)
-    selected: list[Item] = []
-    for first, last in step:
-        start, end = (index + len(elements) if index < 0 else index for index in (first, last))
-        selected += elements[max(start, 0) : max(end + 1, 0)]
-    return selected
+    return json_items.elements_in(items, step)
 
 
 # Values
 
 
-def get(value: bytes, key: str) -> Item | None:
-    """Return a member of an object, or the element of an array with the index `key`; None if it does not exist."""
-    item = jsonb.open_value(value)
-    if jsonb.is_array(item):
-        elements = jsonb.elements(item)
-        return elements[int(key)] if key.isascii() and key.isdigit() and int(key) < len(elements) else None
-    return jsonb.members(item).get(key)
-
-
-def _scalar(value: bytes, key: str, target: str) -> Any:
-    """Return the value of a member as a Python object; None if it is null or does not exist."""
-    item = get(value, key)
-    if item is None:
-        return None
+def _scalar(item: Item, key: str, target: str) -> Any:
+    """Return an item as a Python value."""
     if not jsonb.is_scalar(item):
         raise EvaluationError(f"json_get_{target}() cannot convert {jsonb.text_of(item)[:40]}, the value of {key!r}")
     return jsonb.scalar(item)
 
 
-def _string(value: bytes, key: str) -> str | None:
-    scalar = _scalar(value, key, "string")
-    if scalar is None or isinstance(scalar, str):
-        return scalar
-    item = get(value, key)
-    assert item is not None
-    return jsonb.text_of(item)
+def _string(item: Item, key: str) -> str | None:
+    scalar = _scalar(item, key, "string")
+    return scalar if scalar is None or isinstance(scalar, str) else jsonb.text_of(item)
 
 
 def _number(scalar: Any, target: str, key: str) -> int | float:
@@ -154,8 +143,8 @@ def _number(scalar: Any, target: str, key: str) -> int | float:
     raise EvaluationError(f"json_get_{target}() cannot convert {scalar!r}, the value of {key!r}, to a number")
 
 
-def _integer(value: bytes, key: str) -> int | None:
-    scalar = _scalar(value, key, "int")
+def _integer(item: Item, key: str) -> int | None:
+    scalar = _scalar(item, key, "int")
     if scalar is None:
         return None
     number = _number(scalar, "int", key)
@@ -166,13 +155,13 @@ def _integer(value: bytes, key: str) -> int | None:
     return int(number)
 
 
-def _float(value: bytes, key: str) -> float | None:
-    scalar = _scalar(value, key, "float")
+def _float(item: Item, key: str) -> float | None:
+    scalar = _scalar(item, key, "float")
     return None if scalar is None else float(_number(scalar, "float", key))
 
 
-def _boolean(value: bytes, key: str) -> bool | None:
-    scalar = _scalar(value, key, "bool")
+def _boolean(item: Item, key: str) -> bool | None:
+    scalar = _scalar(item, key, "bool")
     if scalar is None or isinstance(scalar, bool):
         return scalar
     boolean = _BOOLEANS.get(scalar.lower()) if isinstance(scalar, str) else None
@@ -181,41 +170,94 @@ def _boolean(value: bytes, key: str) -> bool | None:
     return boolean
 
 
-def _get(value: bytes, key: str) -> bytes | None:
-    item = get(value, key)
-    return None if item is None else jsonb.close_item(item)
+# Functions
 
 
-def _extract(value: bytes, path: str) -> str | None:
-    items = [jsonb.text_of(item) for item in find(value, path)]
-    return None if not items else items[0] if len(items) == 1 else f"[{','.join(items)}]"
+_Function = Callable[..., pa.Array]
+"""A function from an array of documents and constants to an array of results; nulls are null documents."""
 
 
-def _array_length(value: bytes, path: str) -> int | None:
-    items = find(value, path)
-    return len(jsonb.elements(items[0])) if items else None
+def _get(documents: pa.Array, key: str) -> pa.Array:
+    items = members_or_elements(open_documents(documents), key)
+    return at_rows(pa.array(map(jsonb.close_item, items), pa.large_binary()), items.rows, len(documents))
 
 
-def _array_contains(value: bytes, path: str, member: str) -> bool:
+def _get_as(data_type: pa.DataType, convert: Callable[[Item, str], Any]) -> _Function:
+    """Return the function that returns members of a type, and those of other types converted."""
+
+    def get_as(documents: pa.Array, key: str) -> pa.Array:
+        items = members_or_elements(open_documents(documents), key)
+        found, values = values_of_type(items, data_type)
+        others = np.setdiff1d(np.arange(len(items)), found)
+        converted = pa.array([convert(items[number], key) for number in others], data_type)
+        rows = items.rows[np.append(found, others)]
+        return at_rows(pa.concat_arrays([values, converted]), rows, len(documents))
+
+    return get_as
+
+
+def _extract(documents: pa.Array, path: str) -> pa.Array:
+    items = find(open_documents(documents), path)
+    texts: dict[int, list[str]] = {}
+    for row, item in zip(items.rows.tolist(), items):
+        texts.setdefault(row, []).append(jsonb.text_of(item))
+    joined = [parts[0] if len(parts) == 1 else f"[{','.join(parts)}]" for parts in texts.values()]
+    return at_rows(pa.array(joined, pa.string()), np.array(list(texts), np.int64), len(documents))
+
+
+def _exists(documents: pa.Array, path: str) -> pa.Array:
+    return _is_among(documents, find(open_documents(documents), path).rows)
+
+
+def _array_length(documents: pa.Array, path: str) -> pa.Array:
+    items = find(open_documents(documents), path)
+    rows, firsts = np.unique(items.rows, return_index=True)
+    lengths = np.bincount(elements(items.select(firsts)).rows, minlength=len(documents))
+    return at_rows(pa.array(lengths[rows], pa.int64()), rows, len(documents))
+
+
+def _array_contains(documents: pa.Array, path: str, member: str) -> pa.Array:
+    items = elements(find(open_documents(documents), path))
     spellings = (member, f'"{member}"')
-    return any(jsonb.text_of(element) in spellings for item in find(value, path) for element in jsonb.elements(item))
+    found = [row for row, item in zip(items.rows.tolist(), items) if jsonb.text_of(item) in spellings]
+    return _is_among(documents, np.array(found, np.int64))
+
+
+def _is_among(documents: pa.Array, rows: npt.NDArray[np.int64]) -> pa.Array:
+    """Return whether each document is that of one of some rows."""
+    found = np.zeros(len(documents), np.bool_)
+    found[rows] = True
+    return pa.array(found, mask=np.asarray(documents.is_null()))
 
 
 def _function(
-    function: Callable[..., Any], result: pa.DataType, others: tuple[Parameter, ...] = (ANY_AS_STRING,)
+    function: _Function, result: pa.DataType, others: tuple[Parameter, ...] = (ANY_AS_STRING,)
 ) -> SqlFunction:
-    return SqlFunction(by_row(function), (_DOCUMENT, *others), result)
+    def kernel(args: list[Values], target: pa.DataType) -> Values:
+        documents, *arguments = aligned(*args)
+        constants = constants_of(args)
+        if constants is not None:
+            return function(documents, *constants)
+        groups: dict[tuple[str, ...], list[int]] = {}
+        for row, values in enumerate(zip(*(argument.to_pylist() for argument in arguments))):
+            if None not in values:
+                groups.setdefault(values, []).append(row)
+        results = [function(documents.take(pa.array(rows)), *values) for values, rows in groups.items()]
+        rows = np.array([row for group in groups.values() for row in group], np.int64)
+        return at_rows(pa.concat_arrays([pa.array([], target), *results]), rows, len(documents))
+
+    return SqlFunction(kernel, (_DOCUMENT, *others), result)
 
 
 _DOCUMENT: Final = cast_parameter(pa.large_binary(), "binary", description="a JSON column")
 FUNCTIONS: dict[str, SqlFunction] = {
     "json_get": _function(_get, pa.large_binary()),
-    "json_get_string": _function(_string, pa.string()),
-    "json_get_int": _function(_integer, pa.int64()),
-    "json_get_float": _function(_float, pa.float64()),
-    "json_get_bool": _function(_boolean, pa.bool_()),
+    "json_get_string": _function(_get_as(pa.string(), _string), pa.string()),
+    "json_get_int": _function(_get_as(pa.int64(), _integer), pa.int64()),
+    "json_get_float": _function(_get_as(pa.float64(), _float), pa.float64()),
+    "json_get_bool": _function(_get_as(pa.bool_(), _boolean), pa.bool_()),
     "json_extract": _function(_extract, pa.string()),
-    "json_exists": _function(lambda value, path: bool(find(value, path)), pa.bool_()),
+    "json_exists": _function(_exists, pa.bool_()),
     "json_array_length": _function(_array_length, pa.int64()),
     "json_array_contains": _function(_array_contains, pa.bool_(), (ANY_AS_STRING, ANY_AS_STRING)),
 }

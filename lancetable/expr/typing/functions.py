@@ -51,8 +51,8 @@ def call(name: str, args: Sequence[Expr]) -> Expr:
     Raises AnalysisError if the function is unknown, with a list of all functions, or if its arguments are invalid.
     """
     if not is_function(name):
-        names = ", ".join(sorted({*FUNCTIONS, *_BINDERS, *ALIASES} - {"||"}))
-        raise AnalysisError(f"unknown function {name!r}; available functions are {names}")
+        names = sorted(known for known in {*FUNCTIONS, *_BINDERS, *ALIASES} - {"||"} if not known.startswith("_"))
+        raise AnalysisError(f"unknown function {name!r}; available functions are {', '.join(names)}")
     name = ALIASES.get(name.lower(), name.lower())
     if name not in _BINDERS:
         return _call(name, _arguments(name, args))
@@ -227,6 +227,18 @@ def _arrow_cast(name: str, args: Sequence[Expr]) -> Expr:
     return checked_cast(args[0], target)
 
 
+def _cast_list_f16(name: str, args: Sequence[Expr]) -> Expr:
+    """Return the cast of vectors of float32 to float16."""
+    value = unwrap(args[0])
+    data_type = value.data_type
+    is_list = pa.types.is_list(data_type) or pa.types.is_fixed_size_list(data_type)
+    if not is_list or data_type.value_type not in (pa.float16(), pa.float32()):
+        raise AnalysisError(f"{name}() expects a list of float32 or float16, got {args[0]} of type {data_type}")
+    item = data_type.value_field.with_type(pa.float16())
+    size = data_type.list_size if pa.types.is_fixed_size_list(data_type) else -1
+    return checked_cast(value, pa.list_(item, size))
+
+
 _BINDERS: dict[str, tuple[Binder, int, float]] = {
     "now": (_now, 0, 0),
     "current_date": (lambda name, args: Literal(pa.scalar(_utc_now().date(), pa.date32()), typed=True), 0, 0),
@@ -250,6 +262,7 @@ _BINDERS: dict[str, tuple[Binder, int, float]] = {
     "array_has_any": (_of_two_lists, 2, 2),
     "get_field": (lambda name, args: field_access(args[0], _string_constant(name, args[1])), 2, 2),
     "arrow_cast": (_arrow_cast, 2, 2),
+    "_cast_list_f16": (_cast_list_f16, 1, 1),
 }
 """Functions with special rules, each with the minimum and maximum number of arguments."""
 

@@ -274,14 +274,15 @@ class _Shredder:
                 level += extra_level
                 seen_list = True
             else:
-                # Declare a layer without nulls of its own nullable, to work around pylance. It treats structs inside a
-                # null struct as null. It miscounts structs above lists that are not nullable, and fails if other
-                # pages have null structs. Below a list, it would also miscount nullable structs. If no page can have
-                # nulls, the layer must not be nullable: old releases misread full-zip pages below it.
+                # Declare a layer without nulls of its own nullable, to work around pylance. It treats values and
+                # structs inside a null struct as null, but only if they can be null. It miscounts structs above lists
+                # that are not nullable, and fails if other pages have null structs. Below a list, it would also
+                # miscount nullable structs. If no page can have nulls, the layer must not be nullable: old releases
+                # misread full-zip pages below it.
                 outer = declared[number + 1 :]
                 top = not any(layer.is_list for layer in outer)
                 may_hide = seen_list and top and (nullable or any(layer.nullable for layer in outer))
-                extra_level = not null_code and number > 0 and (may_hide or _null_struct_around(outer))
+                extra_level = not null_code and ((number > 0 and may_hide) or _null_struct_around(outer))
                 layers.append(pb.REPDEF_NULLABLE_ITEM if null_code or extra_level else pb.REPDEF_ALL_VALID_ITEM)
                 level += extra_level
                 null_inside |= bool(null_code)

@@ -17,6 +17,7 @@ the caller adds.
     zone_bounds.py         minimum and maximum of ranges of numbers
     distinct.py            distinct values and the index of each
     key_tables.py          hash tables from keys to rows
+    xxh64.py               XXH64 hashes of numbers and byte strings
     _native.pyx            compiled forms of most of these modules; the loops are in loops/
     _native_keys.pyx       key lookup
     _native_search.pyx     search for a substring in many strings

@@ -31,6 +31,7 @@ from lancetable.ops.read.memory_release import note_allocated, with_memory_relea
 from lancetable.ops.schema.column_files import discard_column_files
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence
+from lancetable.store.base import undone_on_error
 from lancetable.table.base_paths import all_targets
 from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.fragment_reader import narrow, read_selection, select
@@ -174,15 +175,12 @@ def prepare_update(
     options = options or WriteOptions(limits=WriteLimits(keep_arrays=True))
     destination = Destination.of_table(version, options)
     fragments = destination.write(version.schema, batches, options)
-    try:
+    with undone_on_error(lambda: destination.discard(fragments)):
         destination.sync_bases()
         if version.manifest.has_stable_row_ids:
             fragments = _with_row_ids(version, fragments, replaced())
         rows = deleted()
         deletions = write_deletions(version, rows)
-    except BaseException:
-        destination.discard(fragments)
-        raise
     operation = tx.Update(
         removed_fragment_ids=deletions.removed,
         updated_fragments=deletions.updated,

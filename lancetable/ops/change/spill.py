@@ -9,18 +9,15 @@ files and their directory are removed when the rows are no longer needed, also a
 
 from __future__ import annotations
 
-import os
-import shutil
-import tempfile
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from lancetable.errors import InvalidInputError, LanceError, StoreError
+from lancetable.file.spill_directory import SpillDirectory, memory_budget
 from lancetable.ops.change.hash_join import hashes, whole
 
 _BUDGET_VARIABLE: Final = "LANCETABLE_MEMORY_BYTES"
@@ -34,12 +31,7 @@ def memory_budget_bytes() -> int:
 
     Raises InvalidInputError if the variable is not a positive number.
     """
-    value = os.environ.get(_BUDGET_VARIABLE)
-    if not value:
-        return _DEFAULT_BUDGET
-    if not value.isdecimal() or int(value) < 1:
-        raise InvalidInputError(f"{_BUDGET_VARIABLE} must be a positive number of bytes, not {value!r}")
-    return int(value)
+    return memory_budget(_BUDGET_VARIABLE, _DEFAULT_BUDGET)
 
 
 class PartitionedRows:
@@ -52,7 +44,7 @@ class PartitionedRows:
         self._batches: deque[pa.RecordBatch] = deque()  # all rows, or the rows not yet written to files
         self._bytes = 0
         self._table: pa.Table | None = None
-        self._directory: str | None = None
+        self._directory = SpillDirectory(_BUDGET_VARIABLE)
         self._writers: list[pa.RecordBatchStreamWriter] = []
         self._open = ExitStack()
 
@@ -62,13 +54,12 @@ class PartitionedRows:
     def __exit__(self, *_: object) -> None:
         with suppress(OSError):  # incomplete files are discarded anyway
             self._open.close()
-        if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.remove()
 
     @property
     def num_parts(self) -> int:
         """Number of parts: 1 if the rows are in memory, else the number of files."""
-        return 1 if self._directory is None else _NUM_PARTS
+        return _NUM_PARTS if self._directory.exists else 1
 
     def fill(self, batches: Iterable[pa.RecordBatch], budget_bytes: int | None) -> None:
         """Read all rows, spilling to files if they exceed the budget; without a budget all rows stay in memory.
@@ -80,61 +71,38 @@ class PartitionedRows:
             if batch.num_rows:
                 self._batches.append(batch)
                 self._bytes += batch.nbytes
-            if self._directory is not None and self._bytes > _FLUSH_BYTES:
+            if self._directory.exists and self._bytes > _FLUSH_BYTES:
                 self._flush()
-            elif self._directory is None and budget_bytes is not None and self._bytes > budget_bytes:
+            elif not self._directory.exists and budget_bytes is not None and self._bytes > budget_bytes:
                 self.spill()
-        if self._directory is not None:
+        if self._directory.exists:
             self._flush()
-            with self._on_disk():
+            with self._directory.reporting_errors():
                 self._open.close()
 
     def spill(self) -> None:
         """Create the files and move the buffered rows to them, regardless of their size."""
-        with self._on_disk():
-            self._directory = tempfile.mkdtemp(prefix="lancetable-spill-")
+        with self._directory.reporting_errors():
             for part in range(_NUM_PARTS):
-                sink = self._open.enter_context(pa.OSFile(self._path(part), "wb"))
+                sink = self._open.enter_context(pa.OSFile(self._directory.file(_file_name(part)), "wb"))
                 self._writers.append(self._open.enter_context(pa.ipc.new_stream(sink, self.schema)))
         self._flush()
 
     def part(self, number: int) -> pa.Table:
         """Return all rows of a part, in the order in which they were added."""
-        if self._directory is None:
+        if not self._directory.exists:
             if self._table is None:
                 self._table = _unchunked(pa.Table.from_batches(self._batches, self.schema))
                 self._batches.clear()
             return self._table
-        with self._on_disk(), pa.OSFile(self._path(number)) as file, pa.ipc.open_stream(file) as reader:
-            return _unchunked(reader.read_all())
+        return _unchunked(pa.Table.from_batches(self._directory.read(_file_name(number)), self.schema))
 
     def batches(self, number: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a part in batches."""
-        if self._directory is None:
+        if not self._directory.exists:
             yield from self.part(number).to_batches()
-            return
-        with self._on_disk(), pa.OSFile(self._path(number)) as file, pa.ipc.open_stream(file) as reader:
-            yield from reader
-
-    @contextmanager
-    def _on_disk(self) -> Iterator[None]:
-        """Convert an OSError in the `with` block to StoreError."""
-        try:
-            yield
-        except LanceError:
-            raise
-        except OSError as error:
-            where = self._directory or tempfile.gettempdir()
-            raise StoreError(
-                f"{where}: spilling rows that exceed the memory budget failed: {error}. Set TMPDIR to a "
-                f"directory with more space, or increase {_BUDGET_VARIABLE}",
-                path=where,
-                errno=error.errno,
-            ) from error
-
-    def _path(self, part: int) -> str:
-        assert self._directory is not None
-        return os.path.join(self._directory, f"{part}.arrow")
+        else:
+            yield from self._directory.read(_file_name(number))
 
     def _flush(self) -> None:
         """Partition the buffered rows and append them to the files."""
@@ -147,11 +115,15 @@ class PartitionedRows:
             part_of = (hashes([table.column(name) for name in self._keys]) % np.uint64(_NUM_PARTS)).astype(np.int8)
             table = table.take(pa.array(np.argsort(part_of, kind="stable")))
             ends = np.cumsum(np.bincount(part_of, minlength=_NUM_PARTS)).tolist()
-            with self._on_disk():
+            with self._directory.reporting_errors():
                 for writer, start, end in zip(self._writers, [0, *ends], ends):
                     if start < end:
                         writer.write_table(table.slice(start, end - start))
         self._bytes = 0
+
+
+def _file_name(part: int) -> str:
+    return f"{part}.arrow"
 
 
 def _unchunked(table: pa.Table) -> pa.Table:

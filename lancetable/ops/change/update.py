@@ -44,7 +44,7 @@ from lancetable.ops.change.rewritten_rows import (
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.matching_rows import matching_rows
 from lancetable.ops.read.memory_release import note_allocated
-from lancetable.ops.read.projection import column_not_found, evaluation_schema
+from lancetable.ops.read.projection import evaluation_schema, field_at
 from lancetable.ops.read.scan_plan import Filter
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.table.deletion_vectors import DeletionVector
@@ -189,9 +189,7 @@ def _resolve(schema: Schema, updates: Mapping[str, str]) -> list[_Assignment]:
             raise TypeError(
                 f"updates must map column names to SQL strings, not {type(name).__name__} to {type(text).__name__}"
             )
-        field = schema.field(name)
-        if field is None:
-            raise column_not_found(schema, name)
+        field = field_at(schema, name)
         if field.parent_id >= 0:
             raise UnsupportedFeatureError(
                 f"update sets top-level columns only, not {name!r}; set {parse_path(name)[0]!r} as a whole",

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
-from lancetable.store.base import discard
+from lancetable.store.base import discard, undone_on_error
 from lancetable.table import deletion_vectors
 from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.row_counts import physical_rows
@@ -44,7 +44,7 @@ def write_deletions(version: TableVersion, rows: Mapping[int, DeletionVector]) -
             updated[fragment_id] = remaining
 
     changed = [fragment_id for fragment_id, vector in rows.items() if vector]
-    try:
+    with undone_on_error(lambda: discard_deletions(version, updated.values())):
         # On a local disk, threads would contend for one directory.
         if version.store.capabilities.local or not thread_pool.can_share():
             for fragment_id in changed:
@@ -54,9 +54,6 @@ def write_deletions(version: TableVersion, rows: Mapping[int, DeletionVector]) -
             wait(futures)  # no thread may write a file after the others are discarded
             for future in futures:
                 future.result()
-    except BaseException:
-        discard_deletions(version, updated.values())
-        raise
     return WrittenDeletions(tuple(updated[fragment_id] for fragment_id in sorted(updated)), tuple(sorted(removed)))
 
 

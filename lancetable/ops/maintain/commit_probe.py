@@ -13,10 +13,9 @@ from uuid import uuid4
 
 from lancetable.errors import LanceError, StoreError
 from lancetable.format.paths import join
-from lancetable.handlers.choose_handler import choose_handler
 from lancetable.handlers.external_manifest import ExternalHandler, ManifestRow
 from lancetable.store.base import ObjectStore, PutOutcome
-from lancetable.store.open import open_store
+from lancetable.table.version import Table
 
 _SAFE = "any number of writers may commit concurrently"
 _REMEDIES = (
@@ -91,8 +90,8 @@ def probe(
     StoreError
         If a request fails.
     """
-    store, base = open_store(uri, storage_options)
-    handler = choose_handler(store, uri, None, storage_options)
+    table = Table.of_uri(uri, storage_options)
+    store, base, handler = table.store, table.base, table.handler
     if isinstance(handler, ExternalHandler):
         result = _race_rows(handler, handler.external.key(store, base), keys, threads)
         advice = _SAFE if result.is_safe else "the store accepted two conditional creates of one key"

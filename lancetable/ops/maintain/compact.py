@@ -4,10 +4,11 @@
     execute   one task: read live rows, write new files    in any process; nothing is committed
     commit    ReserveFragments, then one Rewrite           based on the newest version
 
-Rows keep their order and, in a table with stable row ids, their row ids and row versions. Moved rows that were deleted
-or updated after planning are also deleted in the new fragments, so a compaction succeeds even if another writer commits
-faster than the tasks run. Any other change of the fragments makes the commit fail with `RetryableCommitConflictError`.
-Concurrent appends do not conflict.
+Rows keep their order and, in a table with stable row ids, their row ids and row versions. Indexes that store addresses
+are rewritten in the same commit (ops/index/remap.py). Moved rows that were deleted or updated after planning are also
+deleted in the new fragments, so a compaction succeeds even if another writer commits faster than the tasks run. Any
+other change of the fragments makes the commit fail with `RetryableCommitConflictError`. Concurrent appends do not
+conflict.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import numpy as np
 
 from lancetable.commit.backoff import Backoff
 from lancetable.commit.commit_loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
-from lancetable.commit.manifest_draft import covered_fragments
+from lancetable.commit.index_coverage import current_index_section
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import (
     InvalidInputError,
@@ -35,15 +36,20 @@ from lancetable.errors import (
 )
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment, SequenceLocation
-from lancetable.format.index import index_messages
-from lancetable.format.transaction import RewriteGroup, Transaction
+from lancetable.format.index import covered_fragments, index_messages
+from lancetable.format.transaction import ReuseIndex, RewriteGroup, Transaction
 from lancetable.format.version import FileVersion
+from lancetable.index.row_mapping import MovedGroup, OldFragment, RowMapping
+from lancetable.index.segments import live_rows
 from lancetable.ops.change.write_deletions import discard_deletions
+from lancetable.ops.index.deferred_remap import check_can_defer, discard_record, record_moves
+from lancetable.ops.index.remap import IndexRemapper
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.write.destination import Destination, WriteOptions
 from lancetable.rowids import RowIdSequence, RowVersionSequence
+from lancetable.store.base import undone_on_error
 from lancetable.table import deletion_vectors
 from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.fragment_writer import WriteLimits, remove_quietly
@@ -82,6 +88,7 @@ class CompactionSettings:
     max_source_bytes: int | None = None
     excluded_fragment_ids: frozenset[int] = frozenset()
     data_storage_version: FileVersion | None = None
+    defer_index_remap: bool = False
 
     def __post_init__(self) -> None:
         if self.compaction_mode is not None and self.compaction_mode not in _MODES:
@@ -105,11 +112,16 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Result of a task: new fragments, with id 0, that contain the live rows of the old fragments."""
+    """Result of a task: new fragments, with id 0, that contain the live rows of the old fragments.
+
+    `row_addresses` are the old addresses of these rows as RoaringTreemap, None if the table has no index. They are for
+    pylance, which needs them to rewrite indexes if it commits the result.
+    """
 
     old_fragments: tuple[Fragment, ...]
     new_fragments: tuple[Fragment, ...]
     read_version: int
+    row_addresses: bytes | None = None
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
@@ -155,7 +167,9 @@ def _count(text: str) -> int:
 _COUNTS = [setting.name for setting in fields(CompactionSettings) if setting.type in ("int", "int | None")]
 _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
     **dict.fromkeys(_COUNTS, ("a non-negative integer", _count)),
-    "materialize_deletions": ("true or false", {"true": True, "false": False}.__getitem__),
+    **dict.fromkeys(
+        ("materialize_deletions", "defer_index_remap"), ("true or false", {"true": True, "false": False}.__getitem__)
+    ),
     "materialize_deletions_threshold": ("a number", float),
     "compaction_mode": ("a compaction mode", str),
     "data_storage_version": ("a file version", FileVersion.parse),
@@ -176,6 +190,8 @@ class _Candidate:
 def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
     """Return the tasks that compact `version`. Raises UnsupportedFeatureError for a table that cannot be written."""
     version.check_writable()
+    if settings.defer_index_remap:
+        check_can_defer(version)
     tasks = [
         Task(tuple(candidate.fragment for candidate in part), version.version)
         for run in _runs(version, settings)
@@ -196,7 +212,7 @@ def _runs(version: TableVersion, settings: CompactionSettings) -> Iterator[list[
 def _candidates(version: TableVersion, settings: CompactionSettings) -> Iterator[_Candidate | None]:
     """Yield a candidate for each fragment, or None if the fragment is not rewritten."""
     coverage = {}
-    for index in index_messages(version.file.index_section(version.store), version.location.path):
+    for index in index_messages(current_index_section(version), version.location.path):
         covered = covered_fragments(index.fragment_bitmap, index.name)
         if covered is not None and index.fields:
             coverage[index.uuid.uuid] = covered
@@ -284,7 +300,13 @@ def execute(
         if version.manifest.has_stable_row_ids:
             written = _with_lineage(version, task.fragments, written)
         version.store.sync(version.base)
-    return Rewritten(task.fragments, tuple(written), task.read_version)
+    return Rewritten(task.fragments, tuple(written), task.read_version, _row_addresses(version, task))
+
+
+def _row_addresses(version: TableVersion, task: Task) -> bytes | None:
+    if version.file.index_section(version.store) is None:
+        return None
+    return live_rows(version, [fragment.id for fragment in task.fragments]).to_roaring_treemap()
 
 
 def _limits(settings: CompactionSettings, live_rows: int) -> WriteLimits:
@@ -342,13 +364,17 @@ def _versions(version: TableVersion, fragment: Fragment, data: bytes | SequenceL
 # --- commit -----------------------------------------------------------------------------------------------------------
 
 
-def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
+def commit(version: TableVersion, results: Iterable[Rewritten], *, defer_index_remap: bool = False) -> TableVersion:
     """Commit the results of any tasks of one plan, in any order.
 
+    Indexes that store addresses are rewritten, unless `defer_index_remap` records the moves for later.
+
     Raises RetryableCommitConflictError if old fragments were changed after planning, except by deletions of rows, and
-    InvalidOperationError for results of different plans or several results for one fragment. The new files are not
-    removed on a conflict.
+    InvalidOperationError for results of different plans or several results for one fragment, UnsupportedFeatureError if
+    the rewriting of indexes cannot be deferred. The new files are not removed on a conflict.
     """
+    if defer_index_remap:
+        check_can_defer(version)
     results = sorted(
         (result for result in results if result.old_fragments), key=lambda result: result.old_fragments[0].id
     )
@@ -376,22 +402,56 @@ def commit(version: TableVersion, results: Iterable[Rewritten]) -> TableVersion:
         next_id += len(numbered)
         groups.append(RewriteGroup(result.old_fragments, tuple(numbered)))
     planned, backoff = checkout(version, read_version), Backoff(DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS)
-    while True:
-        moved = [_with_later_deletions(planned, newest, group) for group in groups]
-        current = tuple(group for group in moved if group.old_fragments)
-        newest.store.sync(newest.base)
-        # If other commits have removed all old fragments, commit on the planned version, which fails with a conflict.
-        rewrite = Transaction.create(newest.version, tx.Rewrite(current))
-        if not current:
-            rewrite = Transaction.create(read_version, tx.Rewrite(tuple(groups)))
-        new = [fragment for group in current for fragment in group.new_fragments]
-        try:
-            with discarding_on_failure(partial(discard_deletions, newest, new)):
-                return commit_transaction(newest, rewrite)
-        except RetryableCommitConflictError:
-            if not current or not backoff.next_attempt():
-                raise
-            newest = latest(newest)
+    indexes = IndexRemapper(lambda: row_mapping(planned, groups))
+    with discarding_on_failure(lambda: indexes.discard(newest)):
+        while True:
+            moved = [_with_later_deletions(planned, newest, group) for group in groups]
+            current = tuple(group for group in moved if group.old_fragments)
+            rewritten = () if defer_index_remap else indexes.rewrite(newest, current)
+            record = record_moves(planned, newest, groups, current) if defer_index_remap else None
+            newest.store.sync(newest.base)
+            # If other commits have removed all old fragments, commit on the planned version, which fails.
+            rewrite = Transaction.create(newest.version, tx.Rewrite(current, rewritten, record))
+            if not current:
+                rewrite = Transaction.create(read_version, tx.Rewrite(tuple(groups)))
+            new = [fragment for group in current for fragment in group.new_fragments]
+            try:
+                with discarding_on_failure(partial(_discard_attempt, newest, new, record)):
+                    committed = commit_transaction(newest, rewrite)
+            except RetryableCommitConflictError:
+                if not current or not backoff.next_attempt():
+                    raise
+                newest = latest(newest)
+            else:
+                indexes.discard(newest, keep=rewritten)
+                return committed
+
+
+def _discard_attempt(version: TableVersion, new: Sequence[Fragment], record: ReuseIndex | None) -> None:
+    """Remove the deletion files and the record of moves of an attempt to commit."""
+    discard_deletions(version, new)
+    if record is not None:
+        discard_record(version, record)
+
+
+def row_mapping(planned: TableVersion, groups: Iterable[RewriteGroup]) -> RowMapping:
+    """Return the new addresses of the rows that were live in the planned version."""
+    return RowMapping(
+        [
+            MovedGroup(
+                [_old_fragment(planned, fragment) for fragment in group.old_fragments],
+                [(fragment.id, fragment.physical_rows or 0) for fragment in group.new_fragments],
+            )
+            for group in groups
+        ]
+    )
+
+
+def _old_fragment(planned: TableVersion, fragment: Fragment) -> OldFragment:
+    deleted, num_rows = deleted_offsets(planned, fragment), physical_rows(planned, fragment)
+    if deleted is None:
+        deleted = np.empty(0, np.uint32)
+    return OldFragment(fragment.id, num_rows, num_rows - len(deleted), deleted)
 
 
 def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: RewriteGroup) -> RewriteGroup:
@@ -400,13 +460,12 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
     Raises
     ------
     RetryableCommitConflictError
-        If an old fragment or the list of indices has changed in another way.
+        If an old fragment has changed in another way.
     """
     kept, gone, num_rows = [], [], 0
-    same_indices = _index_ids(planned) == _index_ids(newest)
     for old in group.old_fragments:
         now = newest.manifest.fragments.by_id(old.id)
-        if now == old and same_indices:  # unchanged, so its deletion file is not read, which would cost a request
+        if now == old:  # unchanged, so its deletion file is not read, which would cost a request
             kept.append(old)
             num_rows += num_live_rows(planned, old)
             continue
@@ -416,11 +475,11 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
         if now is not None:
             later = deletion_vectors.read(newest, now) or deletion_vectors.EMPTY
             positions = positions[np.isin(live, later.offsets())]
-            is_same = replace(now, deletion_file=old.deletion_file) == old and same_indices
+            is_same = replace(now, deletion_file=old.deletion_file) == old
             if not is_same or len(deleted) + len(positions) != len(later):
                 raise RetryableCommitConflictError(
                     f"Retryable commit conflict: fragment {old.id} of {newest.uri} was compacted as of version"
-                    f" {planned.version}, but its files or indices changed, or deleted rows were restored, by version"
+                    f" {planned.version}, but its files changed, or deleted rows were restored, by version"
                     f" {newest.version}. Run the operation again on the newest version",
                     fragments=(old.id,),
                     version=newest.version,
@@ -436,11 +495,6 @@ def _with_later_deletions(planned: TableVersion, newest: TableVersion, group: Re
         new += [] if remaining is None else [remaining]
         start = end
     return RewriteGroup(tuple(kept), tuple(new))
-
-
-def _index_ids(version: TableVersion) -> set[bytes]:
-    section = version.file.index_section(version.store)
-    return {index.uuid.uuid for index in index_messages(section, version.location.path)}
 
 
 def num_rows_of(version: TableVersion, tasks: Iterable[Task]) -> int:
@@ -461,7 +515,7 @@ def compact(
         return version, []
     done = _executed(version, tasks, settings, tracker)
     with discarding_on_failure(lambda: _discard(version, done)):
-        return commit(version, done), done
+        return commit(version, done, defer_index_remap=settings.defer_index_remap), done
 
 
 def _executed(
@@ -469,18 +523,18 @@ def _executed(
 ) -> list[Rewritten]:
     """Execute the tasks. If one fails, cancel those that have not started and remove all new files."""
     running: list[Future[Rewritten]] = []
-    try:
-        with ThreadPoolExecutor(min(settings.num_threads or os.cpu_count() or 1, len(tasks))) as threads:
-            try:
-                running += [threads.submit(execute, version, task, settings, tracker) for task in tasks]
-                return [future.result() for future in running]
-            except BaseException:
-                threads.shutdown(wait=False, cancel_futures=True)
-                raise
-    except BaseException:
+
+    def discard_finished() -> None:
         started = [future for future in running if not future.cancelled()]
         _discard(version, [future.result() for future in started if future.exception() is None])
-        raise
+
+    with (
+        undone_on_error(discard_finished),
+        ThreadPoolExecutor(min(settings.num_threads or os.cpu_count() or 1, len(tasks))) as threads,
+        undone_on_error(partial(threads.shutdown, wait=False, cancel_futures=True)),
+    ):
+        running += [threads.submit(execute, version, task, settings, tracker) for task in tasks]
+        return [future.result() for future in running]
 
 
 def _discard(version: TableVersion, results: Iterable[Rewritten]) -> None:

@@ -6,10 +6,8 @@ import os
 from collections.abc import Mapping
 
 from lancetable.errors import CorruptFileError, DatasetNotFoundError, InvalidInputError, UnsupportedFeatureError
-from lancetable.handlers.choose_handler import choose_handler
 from lancetable.store.base import ObjectStore
-from lancetable.store.open import open_store
-from lancetable.table.version import open_version
+from lancetable.table.version import Table
 
 
 def drop(uri: str, storage_options: Mapping[str, str] | None = None, *, ignore_not_found: bool = False) -> None:
@@ -18,11 +16,12 @@ def drop(uri: str, storage_options: Mapping[str, str] | None = None, *, ignore_n
     Raises DatasetNotFoundError if nothing exists at `uri`, unless `ignore_not_found` is set, and InvalidInputError,
     without deleting anything, for the root of a store and for a location that contains files but no readable manifest.
     """
-    store, base = open_store(uri, storage_options)
+    table = Table.of_uri(uri, storage_options)
+    store, base = table.store, table.base
     if base.strip("/") == "":
         raise InvalidInputError(f"cannot drop {uri}: it is the root of the store; pass the URI of a table")
     try:
-        open_version(uri, storage_options=storage_options)
+        table.newest()
     except DatasetNotFoundError:
         if is_occupied(store, base):
             raise InvalidInputError(f"cannot drop {uri}: it contains files but not a Lance table") from None
@@ -34,7 +33,7 @@ def drop(uri: str, storage_options: Mapping[str, str] | None = None, *, ignore_n
         raise InvalidInputError(f"cannot drop {uri}: it contains no readable manifest") from error
     except UnsupportedFeatureError:
         pass  # a table that a newer release has written
-    choose_handler(store, uri, None, storage_options).forget(store, base)
+    table.handler.forget(store, base)
     store.delete_prefix(base)
 
 

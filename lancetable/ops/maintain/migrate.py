@@ -39,15 +39,12 @@ from lancetable.format.paths import VERSIONS_DIR, data_path, join
 from lancetable.format.schema import Field, Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
-from lancetable.handlers.base import CommitHandler
-from lancetable.handlers.choose_handler import choose_handler
 from lancetable.handlers.external_manifest import ExternalHandler
 from lancetable.ops.schema.column_files import fragment_batches
-from lancetable.store.base import ObjectStore, PutOutcome
-from lancetable.store.open import open_store
+from lancetable.store.base import PutOutcome
 from lancetable.table.field_locations import field_index
 from lancetable.table.row_counts import physical_rows
-from lancetable.table.version import TableVersion, latest
+from lancetable.table.version import Table, TableVersion, latest
 
 logger = logging.getLogger(__name__)
 
@@ -215,11 +212,10 @@ def _without_position(field: Field) -> Field:
 
 def rename_manifests(uri: str, storage_options: Mapping[str, str] | None = None, *, run: bool = True) -> int:
     """Rename all manifests of a table to the V2 naming scheme and return their number. See `rename_manifests_at`."""
-    store, base = open_store(uri, storage_options)
-    return rename_manifests_at(store, base, choose_handler(store, uri, None, storage_options), run=run)
+    return rename_manifests_at(Table.of_uri(uri, storage_options), run=run)
 
 
-def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler, *, run: bool = True) -> int:
+def rename_manifests_at(table: Table, *, run: bool = True) -> int:
     """Rename all manifests of a table to the V2 naming scheme and return the number of renamed manifests.
 
     Without `run`, only their number is returned.
@@ -228,7 +224,8 @@ def rename_manifests_at(store: ObjectStore, base: str, handler: CommitHandler, *
     after an interruption continues the renaming. Raises CorruptFileError if a version has two different manifests, and
     UnsupportedFeatureError for an external manifest store, which would keep the old paths.
     """
-    if isinstance(handler, ExternalHandler):
+    store, base = table.store, table.base
+    if isinstance(table.handler, ExternalHandler):
         raise UnsupportedFeatureError(
             "manifests cannot be renamed because the external manifest store records their paths",
             feature="renaming manifests",

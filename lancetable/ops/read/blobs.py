@@ -22,7 +22,7 @@ from lancetable.errors import InvalidInputError, OutOfRangeError, UnsupportedFea
 from lancetable.file.blobs.reader import BlobLocations, join_locations, locate_blobs, read_located
 from lancetable.format.field_paths import parse_path
 from lancetable.format.schema import Field
-from lancetable.ops.read.projection import column_not_found, nested_value
+from lancetable.ops.read.projection import field_at, nested_value
 from lancetable.ops.read.take import Indices, take_addresses, take_offsets, take_row_ids
 from lancetable.store.base import ByteRange, ObjectStore
 from lancetable.table.fragment_reader import ROW_ADDRESS, blob_data_file
@@ -148,9 +148,7 @@ def blob_field_of(version: TableVersion, column: str) -> Field:
     if not isinstance(column, str):
         raise TypeError(f"blob_column must be a string, not {type(column).__name__}")
     schema = version.schema
-    field = schema.field(column)
-    if field is None:
-        raise column_not_found(schema, column)
+    field = field_at(schema, column)
     if not field.is_blob and not field.is_blob_v2:
         raise InvalidInputError(f"the column {column!r} is not a blob column", column=column)
     parent = field.parent_id

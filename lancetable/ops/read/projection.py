@@ -9,8 +9,8 @@ An `Output` describes the source of one result column; a `Projection` contains a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import pyarrow as pa
@@ -31,6 +31,7 @@ _MAX_COPIED_BYTES = 1 << 30  # below the 2 GiB of an array with 32-bit offsets
 ROW_OFFSET = "_rowoffset"
 # Like `_rowaddr`, but not null for deleted rows. For internal use; callers cannot request it.
 PHYSICAL_ADDRESS = "_rowaddr, deleted or not"
+NOT_COMPUTED = pa.schema([])
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,19 @@ class Projection:
     virtual: tuple[str, ...]
     plain: bool
 
+    def in_storage_types(self) -> Projection:
+        """Return the projection whose stored columns have their storage types."""
+        outputs = tuple(map(self._in_storage_type, self.outputs))
+        return replace(self, schema=pa.schema([output.field for output in outputs]), outputs=outputs)
+
+    def _in_storage_type(self, output: Output) -> Output:
+        if output.column < 0:
+            return output
+        field = self.columns[output.column]
+        for step in output.steps:
+            field = field.children[step]
+        return replace(output, field=pa.field(output.field.name, field.data_type))
+
 
 # --- building a projection ------------------------------------------------------------------------------------------
 
@@ -73,6 +87,7 @@ def project(
     add: Sequence[str] = (),
     blobs_as_bytes: bool = False,
     whole_columns: bool = False,
+    computed: pa.Schema = NOT_COMPUTED,
 ) -> Projection:
     """Build a projection.
 
@@ -89,6 +104,9 @@ def project(
     whole_columns
         If `columns` contains names: return a nested path inside its struct, and merge repeated stored columns.
         Otherwise, a nested column has its path as the name, and names must be distinct.
+    computed
+        Virtual columns that the caller of `assemble` computes, such as the distances of a search. They replace stored
+        columns with these names.
 
     Raises
     ------
@@ -103,7 +121,7 @@ def project(
     """
     sources: list[tuple[str, str | expr.Expr]]  # result names, each with a path or an expression
     if isinstance(columns, Mapping):
-        whole_columns, types = False, evaluation_schema(schema, blobs_as_bytes)
+        whole_columns, types = False, evaluation_schema(schema, blobs_as_bytes, computed)
         parsed = {name: expr.parse_expression(text, types) for name, text in columns.items() if name not in add}
         sources = [(name, value.name if isinstance(value, expr.Column) else value) for name, value in parsed.items()]
     elif columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
@@ -115,7 +133,7 @@ def project(
             raise InvalidInputError(f"Duplicate column name: {repeated}")
         sources = [(name, name) for name in names]
     sources += [(name, name) for name in add]
-    virtual = {*expr.VIRTUAL_COLUMNS, *add}
+    virtual = {*expr.VIRTUAL_COLUMNS, *add, *computed.names}
     used = (
         path for _, source in sources for path in ([source] if isinstance(source, str) else expr.columns_of(source))
     )
@@ -128,13 +146,23 @@ def project(
         if not isinstance(source, str):
             outputs.append(Output(pa.field(name, source.data_type), expression=source))
         elif source in virtual:
-            outputs.append(Output(pa.field(name, pa.uint64()), virtual=source))
+            given = computed.get_field_index(source)
+            field = pa.field(name, pa.uint64()) if given < 0 else computed.field(given).with_name(name)
+            outputs.append(Output(field, virtual=source))
         elif not whole_columns:
             outputs.append(_stored_output(schema, fields, indexes, source, name))
         elif (index := indexes[_top_level(schema, source).id]) not in merged:
             merged.add(index)
             outputs.append(Output(fields[index].to_arrow(), column=index))
-    return _projection(schema, outputs, fields)
+    return _projection(schema, outputs, fields, virtual)
+
+
+def stored_projection(columns: tuple[Field, ...], virtual: pa.Schema) -> Projection:
+    """Return the projection of top-level fields in their storage types, followed by virtual columns."""
+    fields = [pa.field(field.name, field.data_type) for field in columns]
+    outputs = [Output(field, column=index) for index, field in enumerate(fields)]
+    outputs += [Output(field, virtual=field.name) for field in virtual]
+    return Projection(pa.schema([*fields, *virtual]), tuple(outputs), columns, tuple(virtual.names), plain=True)
 
 
 def _expand(schema: Schema, names: Sequence[str] | None) -> list[str]:
@@ -152,15 +180,15 @@ def _quoted(name: str) -> str:
     return format_path([name]) if "." in name or "`" in name else name
 
 
-def _projection(schema: Schema, outputs: Sequence[Output], columns: tuple[Field, ...]) -> Projection:
+def _projection(
+    schema: Schema, outputs: Sequence[Output], columns: tuple[Field, ...], virtual_names: Set[str]
+) -> Projection:
     virtual: dict[str, None] = {}
     for output in outputs:
         if output.virtual is not None:
             virtual[output.virtual] = None
         elif output.expression is not None:
-            virtual.update(
-                dict.fromkeys(path for path in expr.columns_of(output.expression) if path in expr.VIRTUAL_COLUMNS)
-            )
+            virtual.update(dict.fromkeys(path for path in expr.columns_of(output.expression) if path in virtual_names))
     arrow = pa.schema([output.field for output in outputs], metadata=schema.metadata or None)
     names = [output.virtual for output in outputs if output.virtual is not None]
     plain = (
@@ -194,8 +222,7 @@ def read_set(schema: Schema, paths: Sequence[str], *, blobs_as_bytes: bool = Fal
     A field that is read as a whole is the same object as in the schema. Raises ColumnNotFoundError.
     """
     for path in paths:
-        if schema.field(path) is None:
-            raise column_not_found(schema, path)
+        field_at(schema, path)  # raises for an unknown column
     requested = schema.project(_widest(schema, paths)).fields
     whole = {field.id: field for field in schema.fields}
     fields = tuple(whole[field.id] if field == whole[field.id] else field for field in requested)
@@ -218,11 +245,17 @@ def _widest(schema: Schema, paths: Sequence[str]) -> list[str]:
 
 
 def _top_level(schema: Schema, path: str) -> Field:
+    field = field_at(schema, path)
+    while field.parent_id >= 0:
+        field = schema.by_id[field.parent_id]
+    return field
+
+
+def field_at(schema: Schema, path: str) -> Field:
+    """Return the field at a path. Raises ColumnNotFoundError if it does not exist."""
     field = schema.field(path)
     if field is None:
         raise column_not_found(schema, path)
-    while field.parent_id >= 0:
-        field = schema.by_id[field.parent_id]
     return field
 
 
@@ -231,10 +264,11 @@ def column_not_found(schema: Schema, path: str) -> ColumnNotFoundError:
     return expr.not_found(path, [schema.path_of(field.id) for field in schema.walk()])
 
 
-def evaluation_schema(schema: Schema, blobs_as_bytes: bool = False) -> pa.Schema:
-    """Return the schema for typing expressions, which has the types in which `read_set` reads columns."""
+def evaluation_schema(schema: Schema, blobs_as_bytes: bool = False, computed: pa.Schema = NOT_COMPUTED) -> pa.Schema:
+    """Return the schema for typing expressions: columns in the types in which `read_set` reads them, and `computed`."""
     fields = map(with_bytes if blobs_as_bytes else described, schema.fields)
-    return pa.schema([pa.field(field.name, field.data_type, field.nullable) for field in fields])
+    stored = [pa.field(field.name, field.data_type, field.nullable) for field in fields]
+    return pa.schema([*(field for field in stored if field.name not in computed.names), *computed])
 
 
 # --- assembling results ---------------------------------------------------------------------------------------------

@@ -17,14 +17,15 @@ from lancetable.errors import InvalidInputError
 from lancetable.ops.read.memory_release import note_allocated, release_memory
 from lancetable.ops.read.order_by import ColumnOrdering, select_first, sort_indices
 from lancetable.ops.read.projection import Columns, concat_tables
-from lancetable.ops.read.scan_execution import RowRange, ScanRun
+from lancetable.ops.read.row_ranges import RowRange
+from lancetable.ops.read.scan_execution import ScanRun
 from lancetable.ops.read.scan_plan import ScanOptions, ScanPlan, plan_scan
 from lancetable.ops.read.take import fetch_addresses
 from lancetable.table.row_counts import Offsets
 from lancetable.table.version import TableVersion
 
 # Number of rows that are fetched together if the result is streamed.
-_FETCHED_ROWS = 64 * 1024
+FETCHED_ROWS = 64 * 1024
 # If there are more pending tables than this, they are copied into one table.
 _MAX_PENDING = 256
 # A combined batch is also complete at this size, unless its number of rows must be exact. The limit is low because
@@ -59,7 +60,7 @@ def execute_scan(version: TableVersion, plan: ScanPlan) -> Iterator[pa.RecordBat
     """
     with ScanRun(version, plan) as run:
         tables = _sorted_tables(run, plan.batch_rows) if plan.order else run.tables(plan.batch_rows)
-        yield from _to_batches(tables, plan, combine=plan.strict_batch_size or plan.predicate is not None)
+        yield from to_batches(tables, plan, combine=plan.strict_batch_size or plan.predicate is not None)
 
 
 # --- sorted scans ----------------------------------------------------------------------------------------------------
@@ -70,7 +71,7 @@ def _sorted_tables(run: ScanRun, batch_rows: int | None) -> Iterator[pa.Table]:
     addresses, order = _sorted_addresses(run.version, run.plan)
     step = len(order)
     if batch_rows is not None:
-        step = max(batch_rows, _FETCHED_ROWS // batch_rows * batch_rows)
+        step = max(batch_rows, FETCHED_ROWS // batch_rows * batch_rows)
     for start in range(0, len(order), step or 1):
         yield fetch_addresses(run.version, run.plan.projection, addresses, order[start : start + step])
 
@@ -87,7 +88,7 @@ def _sorted_addresses(version: TableVersion, plan: ScanPlan) -> tuple[npt.NDArra
                 continue
             parts.append(keys)
             num_rows += keys.num_rows
-            if stop is not None and num_rows > _FETCHED_ROWS + 4 * stop:
+            if stop is not None and num_rows > FETCHED_ROWS + 4 * stop:
                 keys = pa.concat_tables(parts)
                 parts = [keys.take(pa.array(np.sort(_order(keys, plan, stop)[:stop])))]
                 num_rows = parts[0].num_rows
@@ -112,7 +113,7 @@ def _order(keys: pa.Table, plan: ScanPlan, stop: int | None) -> Offsets:
 # --- record batches --------------------------------------------------------------------------------------------------
 
 
-def _to_batches(tables: Iterable[pa.Table], plan: ScanPlan, *, combine: bool) -> Iterator[pa.RecordBatch]:
+def to_batches(tables: Iterable[pa.Table], plan: ScanPlan, *, combine: bool) -> Iterator[pa.RecordBatch]:
     """Slice tables into batches.
 
     With `combine`, a batch may contain rows of several tables, so that all batches except the last one are complete:

@@ -1,13 +1,17 @@
 """Execution of a `ScanPlan`. Row ranges are read in parallel and returned as tables, in order.
 
     fragments ─ statistics ─> row ranges ─> groups ─┬─ pool ─> filter columns ─> matches ─> late columns ─┐
-                                                    └─ pool ─> ...                                        ├─> tables
+              └ indexes ────> rows ───────> groups ─┴─ pool ─> ...                                        ├─> tables
     no filter: columns of a range are slices of the pages of a file                                       ┘
 
 A row range is a part of one fragment, small enough that several ranges fit in memory. Small ranges of several fragments
 form a group, which is read and filtered at once, because the fixed cost of a range would exceed the cost of its rows. A
 filter is evaluated first, on the filter columns only. The late columns of matching rows are read as a range if the rows
 are adjacent or dense; sparse rows are gathered (`fragments.narrow`).
+
+Fragments that indexes cover are read by the rows that the indexes select (`ops/read/index_selection.py`), in the same
+order. Of the filter, only the part that the indexes do not answer is evaluated on these rows, or all of it if the
+answer is not exact.
 """
 
 from __future__ import annotations
@@ -28,14 +32,31 @@ from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
 from lancetable.ops.read.adaptive_batch_size import RangeSizer
+from lancetable.ops.read.candidates import Candidates, Rows
 from lancetable.ops.read.memory_release import with_memory_release
 from lancetable.ops.read.projection import ColumnLike, assemble, concat_columns
+from lancetable.ops.read.row_ranges import (
+    RangeRows,
+    RowRange,
+    group_ranges,
+    num_runs,
+    restrict,
+    split_offsets,
+    split_ranges,
+)
 from lancetable.ops.read.scan_plan import ScanPlan
 from lancetable.ops.read.take import virtual_values
-from lancetable.ops.read.zone_pruning import intersect, prunable_columns, prune_fragment
 from lancetable.store.io_stats import ScanStore
 from lancetable.table.field_locations import file_layouts
-from lancetable.table.fragment_reader import Selection, filter_columns, narrow, read_selection, read_selections, select
+from lancetable.table.fragment_reader import (
+    Selection,
+    filter_columns,
+    narrow,
+    read_selection,
+    read_selections,
+    select,
+    select_live,
+)
 from lancetable.table.row_counts import physical_offsets, physical_rows, row_count_index
 from lancetable.table.row_sizes import bytes_per_row, has_fixed_size, memory_per_row, min_bytes
 from lancetable.table.version import TableVersion
@@ -43,17 +64,12 @@ from lancetable.table.version import TableVersion
 T = TypeVar("T")
 R = TypeVar("R")
 Mask: TypeAlias = npt.NDArray[np.bool_]
-# Returns the maximum number of rows of the next range of a fragment.
-RangeRows: TypeAlias = Callable[[Fragment], int]
 
 # Size of the filter columns of a range if the result is not streamed.
 _FILTER_BYTES = 16 * 1024 * 1024
 _MAX_FILTER_ROWS = 256 * 1024
 # Maximum rows of a range with a limit, because the first ranges probably contain enough rows.
 _LIMITED_ROWS = 64 * 1024
-# Ranges of at most _SMALL_ROWS are grouped until a group has _GROUP_ROWS.
-_GROUP_ROWS = 8 * 1024
-_SMALL_ROWS = 2 * 1024
 # Late columns of a group of at most this size are read with the filter columns.
 _EARLY_BYTES = 2 * 1024 * 1024
 # Columns of a group of at most this size are copied into one array.
@@ -67,7 +83,7 @@ _SAMPLE_ROWS = 256
 
 @dataclass
 class ScanStatistics:
-    """Statistics of a scan, passed to `scan_stats_callback`. Counts of indices are 0, because scans do not use them."""
+    """Statistics of a scan, passed to `scan_stats_callback`."""
 
     iops: int = 0
     requests: int = 0
@@ -79,13 +95,6 @@ class ScanStatistics:
     index_cache_misses: int = 0
     all_counts: dict[str, int] = field(default_factory=dict)
     all_times: dict[str, int] = field(default_factory=dict)  # nanoseconds
-
-
-class RowRange(NamedTuple):
-    """Physical rows of one fragment."""
-
-    fragment: Fragment
-    rows: range
 
 
 class FilteredRows(NamedTuple):
@@ -125,6 +134,7 @@ class ScanRun:
             self._scan_store = ScanStore(version.store)
             version = replace(version, store=self._scan_store)
         self.version = version
+        self.candidates = Candidates(version, plan, self._scan_store)
 
     def __enter__(self) -> ScanRun:
         return self
@@ -135,9 +145,18 @@ class ScanRun:
             return
         elapsed = {"elapsed": time.perf_counter_ns() - self._start_ns}
         iops, size_bytes = store.stats.read_iops, store.stats.read_bytes
-        self.plan.stats_callback(
-            ScanStatistics(iops, store.requests, size_bytes, all_counts=self._counts, all_times=elapsed)
-        )
+        statistics = ScanStatistics(iops, store.requests, size_bytes, all_counts=self._counts, all_times=elapsed)
+        searched = self.candidates.statistics
+        if searched is not None:
+            statistics.indices_loaded, statistics.parts_loaded = searched.indices_loaded, searched.parts_loaded
+            statistics.index_comparisons = searched.comparisons
+            statistics.index_cache_hits, statistics.index_cache_misses = searched.cache_hits, searched.cache_misses
+            self._counts.update(index_cache_hits=searched.cache_hits, index_cache_misses=searched.cache_misses)
+        self.plan.stats_callback(statistics)
+
+    def plan_of(self, group: Sequence[RowRange]) -> ScanPlan:
+        """Return the plan by which a group is read, whose filter is the part that indexes have not answered."""
+        return self.candidates.plan_of_selected if group[0].by_index else self.plan
 
     def tables(self, batch_rows: int | None = None) -> Iterator[pa.Table]:
         """Yield the result in order, with limit and offset applied. Pass `batch_rows` if the result is streamed."""
@@ -166,27 +185,32 @@ class ScanRun:
             if remaining == 0:
                 return
 
-    def map(self, function: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-        """Map `function` over `items` and yield the results in order; in parallel if that is faster."""
+    def map(self, function: Callable[[T], R], items: Iterable[T], *, parallel: bool | None = None) -> Iterator[R]:
+        """Map `function` over `items` and yield the results in order; in parallel by default if that is faster."""
+        parallel = self._is_parallel() if parallel is None else parallel and thread_pool.can_share()
         if self.sizer is None:
-            return thread_pool.in_order(function, items) if self._is_parallel() else map(function, items)
+            return thread_pool.in_order(function, items) if parallel else map(function, items)
         function = partial(with_memory_release, function)
-        ahead = self.sizer.max_pending
-        return thread_pool.in_order(function, items, ahead) if self._is_parallel() else map(function, items)
+        return thread_pool.in_order(function, items, self.sizer.max_pending) if parallel else map(function, items)
 
     def _is_parallel(self) -> bool:
         if not thread_pool.can_share():
             return False
         if not self.version.store.capabilities.local:
             return True
-        fragments = self.plan.fragments
-        if len(fragments) == 1 and self.plan.predicate is None and self.sizer is None:
+        if len(self.plan.fragments) == 1 and self.plan.predicate is None and self.sizer is None:
             return False  # The columns of the fragment are decoded in parallel instead.
-        counts = self.row_counts
-        is_whole = len(fragments) == len(counts.fragments)
-        num_rows = counts.num_rows if is_whole else sum(map(counts.num_rows_at, fragments))
         # The cost of small fragments is mostly Python code, which threads cannot run in parallel.
-        return num_rows >= max(_PARALLEL_ROWS, _PARALLEL_FRAGMENT_ROWS * len(fragments))
+        return self.num_candidates() >= max(_PARALLEL_ROWS, _PARALLEL_FRAGMENT_ROWS * len(self.candidates.positions))
+
+    def num_candidates(self) -> int:
+        """Return the number of rows to read: those that indexes select, and all rows of the other fragments."""
+        fragments, counts, selection = self.plan.fragments, self.row_counts, self.candidates.selection
+        if selection is not None:
+            uncovered = [position for position in self.candidates.positions if not selection.covers(position)]
+            return selection.num_rows + sum(map(counts.num_rows_at, uncovered))
+        is_whole = len(fragments) == len(counts.fragments)
+        return counts.num_rows if is_whole else sum(map(counts.num_rows_at, fragments))
 
     def _make_sizer(self, batch_rows: int) -> RangeSizer:
         plan = self.plan
@@ -212,7 +236,9 @@ class ScanRun:
             combined=plan.strict_batch_size or has_filter,
             batch_bytes=plan.batch_size_bytes,
         )
-        if local and first is not None and (first.physical_rows or 0) > batch_rows:
+        selection = self.candidates.selection
+        few = selection is not None and selection.num_rows <= _SAMPLE_ROWS
+        if local and first is not None and (first.physical_rows or 0) > batch_rows and not few:
             self._measure_late_columns(sizer, first)
         return sizer
 
@@ -227,50 +253,80 @@ class ScanRun:
     # --- row ranges
 
     def groups(self) -> Iterator[list[RowRange]]:
-        """Return groups of row ranges, restricted by limit and offset without a filter, by statistics with a filter."""
+        """Return groups of rows, restricted by limit and offset without a filter, else by statistics and indexes."""
+        # Groups are requested in parallel, but the files of a group one after the other.
+        most = self._limited_rows() if self.version.store.capabilities.local else 1
         if self.sizer is None:
-            return group_ranges(self._row_ranges(self.range_rows()))
+            return group_ranges(self._row_ranges(self.range_rows()), max_selected_rows=most)
         ranges = self._row_ranges(self.sizer.range_rows)
         if self.plan.predicate is None:
             return ([rows] for rows in ranges)  # A batch does not contain rows of several fragments.
-        return group_ranges(ranges, self.sizer.group_rows)
+        return group_ranges(ranges, self.sizer.group_rows, max_selected_rows=most)
+
+    def _limited_rows(self) -> int | None:
+        """Return the number of rows to read of those that indexes select; None without a limit."""
+        plan = self.plan
+        if plan.limit is None or not self.candidates.are_result:
+            return None
+        return max(1, plan.offset + plan.limit)
+
+    def bounded_groups(self) -> Iterator[list[RowRange]]:
+        """Return groups of row ranges whose arrays have a bounded size, for functions that reduce them."""
+        sizer = self.sizer = self._make_sizer(1)
+        most = None if self.version.store.capabilities.local else 1  # as in `groups`
+        return group_ranges(self._row_ranges(sizer.range_rows), sizer.group_rows, max_selected_rows=most)
 
     def range_rows(self) -> RangeRows:
         """Return the size limit of row ranges for a result that is not streamed; without a filter, whole fragments."""
         plan = self.plan
         if plan.predicate is None:
             return lambda _: 1 << 62
-        row_bytes = 1.0
-        if plan.fragments:
-            first = self.row_counts.fragments[plan.fragments[0]]
-            row_bytes = max(1.0, bytes_per_row(self.version, first, plan.filter_columns))
-        rows = min(int(_FILTER_BYTES / row_bytes), _MAX_FILTER_ROWS)
-        rows = max(1024, min(rows, _LIMITED_ROWS) if plan.limit is not None else rows)
-        return lambda _: rows
+        return self._rows_in_memory(plan.filter_columns)
+
+    def _rows_in_memory(self, columns: Sequence[Field]) -> RangeRows:
+        """Return the number of rows of `columns` that are read at a time, computed when it is first used."""
+        plan = self.plan
+        limit: list[int] = []
+
+        def rows(_: Fragment) -> int:
+            if not limit:
+                first = self.row_counts.fragments[plan.fragments[0]]
+                row_bytes = max(1.0, bytes_per_row(self.version, first, columns))
+                most = min(int(_FILTER_BYTES / row_bytes), _MAX_FILTER_ROWS)
+                limit.append(max(1024, min(most, _LIMITED_ROWS) if plan.limit is not None else most))
+            return limit[0]
+
+        return rows if plan.fragments else lambda _: _MAX_FILTER_ROWS
+
+    def _selected_range_rows(self, range_rows: RangeRows) -> RangeRows:
+        """Return the size limit of parts of the rows that indexes select; `range_rows` is that of other rows."""
+        if self.candidates.are_result and self.sizer is None:
+            range_rows = self._rows_in_memory(self.plan.projection.columns)
+        most = self._limited_rows()
+        return range_rows if most is None else lambda fragment: min(range_rows(fragment), most)
 
     def _row_ranges(self, range_rows: RangeRows) -> Iterator[RowRange]:
         plan, fragments = self.plan, self.row_counts.fragments
-        if plan.predicate is None and not plan.row_ranges:
-            ranges_of_fragments = self._limited_ranges()
-        elif plan.predicate is not None and plan.use_stats:
-            ranges_of_fragments = self._pruned_ranges(plan.predicate)
-        else:
-            ranges_of_fragments = (
-                (position, [range(physical_rows(self.version, fragments[position]))]) for position in plan.fragments
-            )
+        selected_range_rows = self._selected_range_rows(range_rows)
+        has_candidates = plan.predicate is not None or bool(plan.row_ranges)
+        candidates = self.candidates.rows() if has_candidates else self._limited_ranges()
         counts = self._counts
-        for position, ranges in ranges_of_fragments:
+        for position, rows in candidates:
             if plan.row_ranges is not None and position in plan.row_ranges:
-                ranges = intersect(ranges, [plan.row_ranges[position]])
+                rows = restrict(rows, plan.row_ranges[position])
             is_first = True
-            for row_range in split_ranges(fragments[position], ranges, range_rows):
+            if isinstance(rows, list):
+                row_ranges = split_ranges(fragments[position], rows, range_rows)
+            else:
+                row_ranges = split_offsets(fragments[position], rows, selected_range_rows)
+            for row_range in row_ranges:
                 counts["rows_scanned"] += len(row_range.rows)
-                counts["ranges_scanned"] += 1
+                counts["ranges_scanned"] += num_runs(row_range.rows) if plan.stats_callback is not None else 1
                 counts["fragments_scanned"] += is_first
                 is_first = False
                 yield row_range
 
-    def _limited_ranges(self) -> Iterator[tuple[int, list[range]]]:
+    def _limited_ranges(self) -> Iterator[tuple[int, Rows]]:
         """Yield the physical rows of each fragment that are within limit and offset."""
         skip, remaining = self.plan.offset, self.plan.limit
         for position in self.plan.fragments:
@@ -290,16 +346,6 @@ class ScanRun:
                 remaining -= stop - skip
             skip = 0
 
-    def _pruned_ranges(self, predicate: expr.Expr) -> Iterator[tuple[int, list[range]]]:
-        columns = prunable_columns(self.version.schema, predicate)
-
-        def prune(position: int) -> tuple[int, list[range]]:
-            return position, prune_fragment(self.version, self.row_counts.fragments[position], predicate, columns)
-
-        # Remote footers and statistics are fetched in parallel.
-        remote = not self.version.store.capabilities.local and not thread_pool.in_worker()
-        return thread_pool.in_order(prune, self.plan.fragments) if remote else map(prune, self.plan.fragments)
-
     def num_rows_at(self, position: int) -> int:
         """Return the number of rows of a fragment to which limit and offset apply."""
         if self.plan.include_deleted:
@@ -310,7 +356,7 @@ class ScanRun:
 
     def read(self, group: Sequence[RowRange]) -> pa.Table | None:
         """Read the rows of a group that satisfy the filter, as a table of the result; None without such rows."""
-        plan, sizer = self.plan, self.sizer
+        plan, sizer = self.plan_of(group), self.sizer
         if plan.predicate is None:
             selections = self.select(group)
             if not selections:
@@ -337,34 +383,35 @@ class ScanRun:
 
     def filter(self, group: Sequence[RowRange]) -> FilteredRows | None:
         """Evaluate the filter on the rows of a group; None if the group has no rows."""
-        plan = self.plan
+        plan = self.plan_of(group)
         assert plan.predicate is not None
         selections = self.select(group)
         if not selections:
             return None
         num_rows = sum([selection.num_rows for selection in selections])
         early = plan.filter_columns
-        late = plan.late_columns if self._reads_all(selections) else ()
+        late = plan.late_columns if self._reads_all(plan, selections, by_index=group[0].by_index) else ()
         columns = self._read_columns(selections, (*early, *late))
         if self.sizer is not None:
             self.sizer.note_read(num_rows, sum([column.nbytes for column in columns]))
         virtual = [self._virtual_column(selections, name) for name in plan.filter_virtual]
         names = [*[column.name for column in early], *plan.filter_virtual]
-        mask = _mask(plan.predicate, pa.table([*columns[: len(early)], *virtual], names=names), num_rows)
+        mask = predicate_mask(plan.predicate, pa.table([*columns[: len(early)], *virtual], names=names), num_rows)
         rows = FilteredRows(selections, columns, mask)
         if len(selections) > 1:
             self.num_tested += len(selections)
             self.num_matching += int(np.count_nonzero(rows.counts()))
         return rows
 
-    def _reads_all(self, selections: Sequence[Selection]) -> bool:
+    def _reads_all(self, plan: ScanPlan, selections: Sequence[Selection], *, by_index: bool) -> bool:
         """Return True if the late columns of a group are read together with its filter columns.
 
-        This saves a round trip to a remote store. It is done if the late columns are small and at least half of the
-        ranges so far had matches.
+        This saves a round trip to a remote store. It is done if the late columns are small, and if an index selected
+        the rows or at least half of the ranges so far had matches.
         """
-        late = self.plan.late_columns
-        if len(selections) == 1 or not late or self.num_matching * 2 < max(1, self.num_tested):
+        late = plan.late_columns
+        had_matches = len(selections) > 1 and self.num_matching * 2 >= max(1, self.num_tested)
+        if not late or not (by_index or had_matches):
             return False
         if file_layouts(self.version).has_blob_files:
             return False
@@ -373,8 +420,10 @@ class ScanRun:
 
     def select(self, group: Sequence[RowRange]) -> list[Selection]:
         """Return the non-empty selections of a group."""
+        if group[0].by_index:
+            return [select_live(fragment, rows) for fragment, rows, _ in group if not isinstance(rows, range)]
         include_deleted = self.plan.include_deleted
-        selections = [select(self.version, fragment, rows, keep_deleted=include_deleted) for fragment, rows in group]
+        selections = [select(self.version, fragment, rows, keep_deleted=include_deleted) for fragment, rows, _ in group]
         return [selection for selection in selections if selection.num_rows]
 
     def _read_columns(self, selections: Sequence[Selection], columns: Sequence[Field]) -> list[ColumnLike]:
@@ -391,36 +440,7 @@ class ScanRun:
         return assemble(projection, columns, virtual, sum([selection.num_rows for selection in selections]))
 
 
-def split_ranges(fragment: Fragment, ranges: Iterable[range], range_rows: RangeRows) -> Iterator[RowRange]:
-    """Split rows of a fragment into ranges of at most `range_rows(fragment)` rows."""
-    for rows in ranges:
-        start = rows.start
-        while start < rows.stop:
-            stop = min(rows.stop, start + range_rows(fragment))
-            yield RowRange(fragment, range(start, stop))
-            start = stop
-
-
-def group_ranges(ranges: Iterable[RowRange], max_rows: Callable[[], int] | None = None) -> Iterator[list[RowRange]]:
-    """Group consecutive small ranges, up to `_GROUP_ROWS` or `max_rows()` rows; a larger range is a group by itself."""
-    group: list[RowRange] = []
-    num_rows = 0
-    for row_range in ranges:
-        size = len(row_range.rows)
-        limit = _GROUP_ROWS if max_rows is None else min(_GROUP_ROWS, max_rows())
-        if group and (size > _SMALL_ROWS or num_rows + size > limit):
-            yield group
-            group, num_rows = [], 0
-        group.append(row_range)
-        num_rows += size
-        if size > _SMALL_ROWS:
-            yield group
-            group, num_rows = [], 0
-    if group:
-        yield group
-
-
-def _mask(predicate: expr.Expr, table: pa.Table, num_rows: int) -> Mask:
+def predicate_mask(predicate: expr.Expr, table: pa.Table, num_rows: int) -> Mask:
     """Return the rows for which the predicate is true; null counts as false."""
     if not table.num_columns:
         # A table without columns does not keep its number of rows.

@@ -1,12 +1,13 @@
 """Scan planning: conversion of scan options to a frozen plan, without I/O.
 
     ScanOptions(columns, filter, limit ...)  --plan_scan-->  ScanPlan
+        index             searches of indexes that select rows, and the part of the filter that they do not answer
         filter columns    read first, for the row ranges that statistics do not exclude
         late columns      read for the matching rows only
         outputs           nested fields, expressions, virtual columns, in the caller's order
 
 Zone statistics are stored in the data files. Zones are therefore pruned when the plan runs or when
-`ops/read/explain.py` explains it.
+`ops/read/explain.py` explains it. Planning reads the entries of indexes in the manifest, but no file of an index.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,8 +23,10 @@ import pyarrow.compute as pc
 from lancetable import expr
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.format.schema import Field, Schema
+from lancetable.ops.read.cached_projection import CACHED_PROJECTION_BYTES, projection_of
 from lancetable.ops.read.order_by import ColumnOrdering
 from lancetable.ops.read.projection import (
+    NOT_COMPUTED,
     PHYSICAL_ADDRESS,
     Projection,
     evaluation_schema,
@@ -31,6 +34,10 @@ from lancetable.ops.read.projection import (
     read_set,
 )
 from lancetable.table.version import TableVersion
+
+if TYPE_CHECKING:
+    from lancetable.index.planning import IndexPlan
+    from lancetable.ops.read.nearest.query import NearestQuery
 
 Filter: TypeAlias = "str | pc.Expression | expr.Expr"
 
@@ -44,9 +51,11 @@ _BLOB_HANDLING = {None: False, "blobs_descriptions": False, "all_descriptions": 
 class ScanOptions:
     """Options of a scan, with the names and meanings of `LanceDataset.scanner`.
 
-    `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to a range of
-    physical rows; it cannot be combined with limit, offset or order. The tuning options `batch_readahead`,
-    `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored.
+    `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to ranges of
+    physical rows, ascending and disjoint; it cannot be combined with limit, offset or order. The tuning options
+    `batch_readahead`, `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored. A scan with
+    `nearest` is a search, planned by `ops/read/nearest`, which alone uses `prefilter` and
+    `disable_scoring_autoprojection`.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None
@@ -58,18 +67,23 @@ class ScanOptions:
     strict_batch_size: bool | None = None
     order_by: Sequence[str | ColumnOrdering] | None = None
     fragments: Sequence[int] | None = None
-    row_ranges: Mapping[int, range] | None = None
+    row_ranges: Mapping[int, Sequence[range]] | None = None
     with_row_id: bool | None = None
     with_row_address: bool | None = None
     include_deleted_rows: bool | None = None
     late_materialization: bool | Sequence[str] | None = None
     use_stats: bool | None = None
+    use_scalar_index: bool | None = None
     scan_in_order: bool | None = None
     blob_handling: str | None = None
     batch_readahead: int | None = None
     fragment_readahead: int | None = None
     io_buffer_size: int | None = None
     scan_stats_callback: Callable[[Any], None] | None = None
+    nearest: NearestQuery | None = None
+    prefilter: bool | None = None
+    fast_search: bool | None = None
+    disable_scoring_autoprojection: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +93,15 @@ class ScanPlan:
     `fragments` and the keys of `row_ranges` are positions in the manifest. `shared[i]` is the index in `filter_columns`
     of the i-th field of `projection.columns` if it is read together with the filter columns, or None if it is a late
     column. `keys` projects the columns of `order` and the row addresses; None without an order.
+
+    `index` describes how indexes answer the filter; None if they are not used. `refined` is then the plan for the rows
+    that an exact search selects: its filter is the part that no index answers. With `only_indexed`, fragments that the
+    indexes do not cover are left out.
     """
 
     projection: Projection
     fragments: tuple[int, ...]
-    row_ranges: Mapping[int, range] | None = None
+    row_ranges: Mapping[int, Sequence[range]] | None = None
     predicate: expr.Expr | None = None
     filter_columns: tuple[Field, ...] = ()
     filter_virtual: tuple[str, ...] = ()
@@ -98,6 +116,9 @@ class ScanPlan:
     strict_batch_size: bool = False
     include_deleted: bool = False
     stats_callback: Callable[[Any], None] | None = None
+    index: IndexPlan | None = None
+    refined: ScanPlan | None = None
+    only_indexed: bool = False
 
     @property
     def output_schema(self) -> pa.Schema:
@@ -115,46 +136,50 @@ class ScanPlan:
         """Return the plan that reads the `order` columns and row addresses, in scan order and without limit."""
         assert self.keys is not None
         shared = tuple(_index_of(field, self.filter_columns) for field in self.keys.columns)
+        refined = None if self.refined is None else self.refined.for_keys()
         return replace(
-            self, projection=self.keys, shared=shared, order=(), keys=None, limit=None, offset=0, stats_callback=None
+            self,
+            projection=self.keys,
+            shared=shared,
+            order=(),
+            keys=None,
+            limit=None,
+            offset=0,
+            stats_callback=None,
+            refined=refined,
         )
 
 
-def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
+def plan_scan(version: TableVersion, options: ScanOptions, computed: pa.Schema = NOT_COMPUTED) -> ScanPlan:
     """Check the options and return the plan.
+
+    `computed` are virtual columns that the caller computes for the rows of the plan, which it then reads by address.
 
     Raises InvalidInputError and OutOfRangeError for invalid option values, ColumnNotFoundError, InvalidSqlError, and
     TypeError for arguments of a wrong type.
     """
     schema = version.schema
-    projection = _project(schema, options)
+    projection = _project(version, options, computed)
     order = tuple(map(_ordering, options.order_by or ()))
     include_deleted = bool(options.include_deleted_rows)
     if include_deleted and "_rowid" not in projection.virtual:
         raise InvalidInputError("include_deleted_rows is set but with_row_id is false")
     as_bytes = _BLOB_HANDLING[options.blob_handling]
-    predicate = None if options.filter is None else resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes)
+    predicate = None
+    if options.filter is not None:
+        predicate = resolve_filter(schema, options.filter, blobs_as_bytes=as_bytes, computed=computed)
     positions = _fragment_positions(version, options.fragments)
     row_ranges = _fragment_ranges(version, options)
     if predicate is not None and isinstance(predicate, expr.Literal):
         # A constant predicate requires no read: it is true for all rows or for no row.
         positions = positions if predicate.value.as_py() else ()
         predicate = None
-    filter_columns, filter_virtual = _filter_columns(schema, predicate, as_bytes)
-    if predicate is not None:
-        # Read early-materialized columns together with the filter columns.
-        filter_columns = _with_early(filter_columns, _early(projection.columns, options.late_materialization))
-    return ScanPlan(
+    plan = ScanPlan(
         projection=projection,
         fragments=positions,
         row_ranges=row_ranges,
-        predicate=predicate,
-        filter_columns=filter_columns,
-        filter_virtual=filter_virtual,
-        use_stats=predicate is not None and options.use_stats is not False,
-        shared=tuple(_index_of(field, filter_columns) for field in projection.columns),
         order=order,
-        keys=_keys(schema, order),
+        keys=_keys(schema, order, computed),
         limit=_row_count("limit", options.limit),
         offset=_row_count("offset", options.offset) or 0,
         batch_rows=_batch_rows(options.batch_size),
@@ -163,16 +188,49 @@ def plan_scan(version: TableVersion, options: ScanOptions) -> ScanPlan:
         include_deleted=include_deleted,
         stats_callback=options.scan_stats_callback,
     )
+    if predicate is None:
+        return plan
+    filtered = _with_filter(version, plan, predicate, options, computed)
+    index = _plan_indexes(version, predicate, options)
+    if index is None:
+        return filtered
+    refined = plan if index.refine is None else _with_filter(version, plan, index.refine, options, computed)
+    return replace(filtered, index=index, refined=refined, only_indexed=bool(options.fast_search))
 
 
-def _project(schema: Schema, options: ScanOptions) -> Projection:
+def _with_filter(
+    version: TableVersion, plan: ScanPlan, predicate: expr.Expr, options: ScanOptions, computed: pa.Schema
+) -> ScanPlan:
+    """Return a plan with a filter. Early-materialized columns are read together with the filter columns."""
+    columns, virtual = _filter_columns(version, predicate, _BLOB_HANDLING[options.blob_handling], computed)
+    columns = _with_early(columns, _early(plan.projection.columns, options.late_materialization))
+    return replace(
+        plan,
+        predicate=predicate,
+        filter_columns=columns,
+        filter_virtual=virtual,
+        use_stats=options.use_stats is not False,
+        shared=tuple(_index_of(field, columns) for field in plan.projection.columns),
+    )
+
+
+def _plan_indexes(version: TableVersion, predicate: expr.Expr, options: ScanOptions) -> IndexPlan | None:
+    """Return how indexes answer the filter. Indexes do not contain deleted rows."""
+    if version.manifest.index_section is None or options.use_scalar_index is False or options.include_deleted_rows:
+        return None
+    from lancetable.index.planning import plan_indexes  # imported here, because most tables have no indexes
+
+    return plan_indexes(version, predicate)
+
+
+def _project(version: TableVersion, options: ScanOptions, computed: pa.Schema) -> Projection:
     if options.blob_handling not in _BLOB_HANDLING:
         known = ", ".join(sorted(name for name in _BLOB_HANDLING if name is not None))
         raise InvalidInputError(f"Invalid blob_handling: {options.blob_handling}. Expected one of: {known}")
     as_bytes = _BLOB_HANDLING[options.blob_handling]
     virtual = (("_rowid", options.with_row_id), ("_rowaddr", options.with_row_address))
-    add = [name for name, is_selected in virtual if is_selected]
-    return project(schema, options.columns, add=add, blobs_as_bytes=as_bytes)
+    add = tuple(name for name, is_selected in virtual if is_selected)
+    return projection_of(version, options.columns, add=add, blobs_as_bytes=as_bytes, computed=computed)
 
 
 def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
@@ -184,11 +242,11 @@ def _ordering(key: str | ColumnOrdering) -> ColumnOrdering:
     return ColumnOrdering(name, bool(key.ascending), bool(key.nulls_first))
 
 
-def _keys(schema: Schema, order: Sequence[ColumnOrdering]) -> Projection | None:
+def _keys(schema: Schema, order: Sequence[ColumnOrdering], computed: pa.Schema) -> Projection | None:
     if not order:
         return None
     names = [ordering.column_name for ordering in order]
-    return project(schema, list(dict.fromkeys(names)), add=[PHYSICAL_ADDRESS])
+    return project(schema, list(dict.fromkeys(names)), add=[PHYSICAL_ADDRESS], computed=computed)
 
 
 def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[Field]:
@@ -209,29 +267,35 @@ def _early(columns: Sequence[Field], late: bool | Sequence[str] | None) -> list[
 # --- filter ----------------------------------------------------------------------------------------------------------
 
 
-def resolve_filter(schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = False) -> expr.Expr:
-    """Return the predicate as an expression.
+def resolve_filter(
+    schema: Schema, predicate: Filter, *, blobs_as_bytes: bool = False, computed: pa.Schema = NOT_COMPUTED
+) -> expr.Expr:
+    """Return the predicate as an expression over the columns of the table and `computed`.
 
     Raises InvalidSqlError, ColumnNotFoundError, and TypeError for an object of another type.
     """
     if isinstance(predicate, str):
-        return expr.parse_predicate(predicate, evaluation_schema(schema, blobs_as_bytes))
+        return expr.parse_predicate(predicate, evaluation_schema(schema, blobs_as_bytes, computed))
     if isinstance(predicate, pc.Expression):
-        return expr.from_arrow_expression(predicate, evaluation_schema(schema, blobs_as_bytes))
+        return expr.from_arrow_expression(predicate, evaluation_schema(schema, blobs_as_bytes, computed))
     if isinstance(predicate, expr.Expr):
         return predicate
     raise TypeError(f"a filter must be an SQL string or a pyarrow expression, not {type(predicate).__name__}")
 
 
 def _filter_columns(
-    schema: Schema, predicate: expr.Expr | None, as_bytes: bool
+    version: TableVersion, predicate: expr.Expr, as_bytes: bool, computed: pa.Schema
 ) -> tuple[tuple[Field, ...], tuple[str, ...]]:
-    if predicate is None:
-        return (), ()
     names = expr.columns_of(predicate)
-    virtual = tuple(name for name in names if name in expr.VIRTUAL_COLUMNS)
-    stored = [name for name in names if name not in expr.VIRTUAL_COLUMNS]
-    return read_set(schema, stored, blobs_as_bytes=as_bytes), virtual
+    virtual = tuple(name for name in names if name in expr.VIRTUAL_COLUMNS or name in computed.names)
+    stored = tuple(name for name in names if name not in virtual)
+    columns: tuple[Field, ...] = version.cache.get_or_derive(
+        ("filter columns", as_bytes, stored),
+        version.manifest,
+        lambda: read_set(version.schema, stored, blobs_as_bytes=as_bytes),
+        lambda _: CACHED_PROJECTION_BYTES,
+    )
+    return columns, virtual
 
 
 def _with_early(filter_columns: Sequence[Field], early: Sequence[Field]) -> tuple[Field, ...]:
@@ -268,7 +332,7 @@ def _fragment_positions(version: TableVersion, ids: Sequence[int] | None) -> tup
     return tuple(positions)
 
 
-def _fragment_ranges(version: TableVersion, options: ScanOptions) -> dict[int, range] | None:
+def _fragment_ranges(version: TableVersion, options: ScanOptions) -> dict[int, Sequence[range]] | None:
     if not options.row_ranges:
         return None
     if options.limit is not None or options.offset or options.order_by:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -24,6 +25,7 @@ from lancetable.file.column_interfaces import contains_dictionary
 from lancetable.file.io_scheduler import as_range
 from lancetable.format.fragment import Fragment
 from lancetable.format.row_address import split
+from lancetable.ops.read.cached_projection import projection_of
 from lancetable.ops.read.projection import (
     PHYSICAL_ADDRESS,
     ROW_OFFSET,
@@ -32,7 +34,6 @@ from lancetable.ops.read.projection import (
     Projection,
     assemble,
     concat_columns,
-    project,
 )
 from lancetable.table.fragment_reader import Selection, deleted_mask, read_selections, select, virtual_column
 from lancetable.table.row_counts import (
@@ -49,7 +50,7 @@ Indices: TypeAlias = "Sequence[int] | npt.NDArray[Any] | pa.Array | pa.ChunkedAr
 
 _LONG_LIST_ITEMS = 1024
 _SMALL_TAKE_ROWS = 48  # up to this number of rows, Python sorts faster than NumPy
-_CACHED_PROJECTION_BYTES = 4096
+_NO_COLUMNS: Mapping[str, pa.Array] = MappingProxyType({})
 
 
 def take_offsets(
@@ -181,10 +182,12 @@ def fetch_addresses(
     projection: Projection,
     addresses: npt.NDArray[np.uint64],
     order: Offsets | None = None,
+    computed: Mapping[str, pa.Array] = _NO_COLUMNS,
 ) -> pa.Table:
     """Read the rows at `addresses[order]`, by default at `addresses` in their order. All rows must exist.
 
-    A deleted row is returned with a null `_rowid`.
+    A deleted row is returned with a null `_rowid`. `computed` are virtual columns of the projection, in the order of
+    the result.
     """
     if not len(addresses if order is None else order):
         return projection.schema.empty_table()
@@ -199,7 +202,7 @@ def fetch_addresses(
         position = fragments.position(fragment_id)
         assert position is not None
         pieces.append((fragments[position], offsets[begin:end]))
-    return _read(version, projection, pieces, order)
+    return _read(version, projection, pieces, order, computed)
 
 
 # --- rows of each fragment -------------------------------------------------------------------------------------------
@@ -273,11 +276,13 @@ def _read(
     projection: Projection,
     pieces: Iterable[tuple[Fragment, Offsets]],
     order: Offsets | None,
+    computed: Mapping[str, pa.Array] = _NO_COLUMNS,
 ) -> pa.Table:
-    """Read ascending offsets of fragments, then reorder the rows."""
+    """Read ascending offsets of fragments, then reorder the rows. `computed` are virtual columns of the result."""
     selections = [select(version, fragment, as_range(offsets), keep_deleted=True) for fragment, offsets in pieces]
     parts = read_selections(version, selections, projection.columns)
-    for name in projection.virtual:
+    names = [name for name in projection.virtual if name not in computed]
+    for name in names:
         for selection, columns in zip(selections, parts):
             columns.append(virtual_values(version, selection, name))
     arrays = parts[0] if order is None and len(parts) == 1 else [concat_columns(column) for column in zip(*parts)]
@@ -286,7 +291,8 @@ def _read(
         num_rows, indices = len(order), pa.array(order)
         arrays = [_reorder(array, indices) for array in arrays]
     num_columns = len(projection.columns)
-    return assemble(projection, arrays[:num_columns], dict(zip(projection.virtual, arrays[num_columns:])), num_rows)
+    virtual = {**dict(zip(names, arrays[num_columns:])), **computed}
+    return assemble(projection, arrays[:num_columns], virtual, num_rows)
 
 
 def _reorder(column: ColumnLike, order: pa.Array) -> ColumnLike:
@@ -322,23 +328,7 @@ def virtual_values(version: TableVersion, selection: Selection, name: str) -> pa
 
 
 def _projection(version: TableVersion, columns: Columns, blobs_as_bytes: bool = False) -> Projection:
-    """Return the projection of requested columns, cached with the version.
-
-    A projection with expressions is not cached, because their values may depend on the current time.
-    """
-
-    def build() -> Projection:
-        return project(version.schema, columns, blobs_as_bytes=blobs_as_bytes, whole_columns=True)
-
-    if isinstance(columns, Mapping):
-        return build()
-    requested = tuple(columns) if isinstance(columns, Iterable) else None
-    return version.cache.get_or_derive(
-        ("take projection", type(columns), blobs_as_bytes, requested),
-        version.manifest,
-        build,
-        lambda _: _CACHED_PROJECTION_BYTES,
-    )
+    return projection_of(version, columns, blobs_as_bytes=blobs_as_bytes, whole_columns=True)
 
 
 def integers(values: Indices, name: str, *, unsigned: bool = False) -> npt.NDArray[Any]:

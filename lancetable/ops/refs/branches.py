@@ -30,7 +30,7 @@ from lancetable.format.refs import BranchContents, check_branch_name
 from lancetable.ops.maintain.drop import is_occupied
 from lancetable.ops.refs.clone import root_uri_of
 from lancetable.table import refs
-from lancetable.table.version import Reference, TableVersion, checkout, uri_of_branch
+from lancetable.table.version import Reference, TableVersion, checkout, on_branch
 
 
 def create_branch(version: TableVersion, name: str, reference: Reference | None = None) -> TableVersion:
@@ -48,16 +48,16 @@ def create_branch(version: TableVersion, name: str, reference: Reference | None 
         raise taken
     lineage = () if source.branch is None else refs.BRANCHES.read(store, main, source.branch).lineage
     operation = tx.Clone(True, source.version, root_uri_of(source), ref_name=source.branch, branch_name=name)
-    uri = uri_of_branch(version, name)
+    branch = on_branch(version, name)
     try:
-        first = commit_clone(source, operation, store, branch_root(main, name), uri, version.handler)
+        first = commit_clone(source, operation, branch)
     except AlreadyExistsError as error:
         if refs.BRANCHES.find(store, main, name) is not None:
             raise taken from error
         raise AlreadyExistsError(
-            f"{uri} contains leftover files of a branch whose creation or deletion was interrupted: "
+            f"{branch.uri} contains leftover files of a branch whose creation or deletion was interrupted: "
             f"delete branch {name} and try again",
-            path=uri,
+            path=branch.uri,
         ) from error
     size = source.location.size_bytes
     assert size is not None, "a manifest that was read has a size"

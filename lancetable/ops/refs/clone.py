@@ -12,10 +12,8 @@ from lancetable.format import feature_flags
 from lancetable.format import transaction as tx
 from lancetable.format.index import index_messages, uuid_text
 from lancetable.format.paths import INDICES_DIR, MANAGED_BLOBS_DIR, data_path, deletion_path, join
-from lancetable.handlers.choose_handler import choose_handler
 from lancetable.store.base import ObjectStore, discard
-from lancetable.store.open import open_store
-from lancetable.table.version import TableVersion
+from lancetable.table.version import Table, TableVersion
 
 _CHUNK_BYTES = 8 << 20
 
@@ -26,15 +24,14 @@ def shallow_clone(source: TableVersion, uri: str, *, storage_options: Mapping[st
     The clone becomes unreadable if these files are removed, so tag the version before cleaning up the source. Raises
     AlreadyExistsError, UnsupportedFeatureError for a clone in another store.
     """
-    store, base = open_store(uri, storage_options if storage_options is not None else source.storage_options)
-    if store.key("") != source.store.key(""):
+    table = _table_at(uri, source, storage_options)
+    if table.store.key("") != source.store.key(""):
         raise UnsupportedFeatureError(
             f"a shallow clone of {source.uri} must be in the same store, not at {uri}; make a deep clone instead",
             feature="shallow clones in another store",
         )
     operation = tx.Clone(True, source.version, root_uri_of(source), ref_name=source.branch)
-    handler = choose_handler(store, uri, storage_options=storage_options)
-    return commit_clone(source, operation, store, base, uri, handler)
+    return commit_clone(source, operation, table)
 
 
 def deep_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, str] | None = None) -> TableVersion:
@@ -42,17 +39,22 @@ def deep_clone(source: TableVersion, uri: str, *, storage_options: Mapping[str, 
 
     Raises AlreadyExistsError and the errors of copying; after a failure the copies are removed.
     """
-    store, base = open_store(uri, storage_options if storage_options is not None else source.storage_options)
-    handler = choose_handler(store, uri, storage_options=storage_options)
-    if handler.latest(store, base) is not None:
+    table = _table_at(uri, source, storage_options)
+    if table.exists():
         raise AlreadyExistsError(f"Dataset already exists: {uri}", path=uri)
     copied: list[str] = []
-    with discarding_on_failure(lambda: discard(store, copied, "copied files")):
-        for old, new in _files(source, base):
+    with discarding_on_failure(lambda: discard(table.store, copied, "copied files")):
+        for old, new in _files(source, table.base):
             copied.append(new)
-            _copy(source.store, old, store, new)
+            _copy(source.store, old, table.store, new)
         operation = tx.Clone(False, source.version, root_uri_of(source), ref_name=source.branch)
-        return commit_clone(source, operation, store, base, uri, handler)
+        return commit_clone(source, operation, table)
+
+
+def _table_at(uri: str, source: TableVersion, storage_options: Mapping[str, str] | None) -> Table:
+    """Return the table at `uri`; by default, with the storage options of `source`."""
+    options = source.storage_options if storage_options is None else storage_options
+    return Table.of_uri(uri, options, cache=source.cache)
 
 
 def root_uri_of(source: TableVersion) -> str:

@@ -21,6 +21,7 @@ from lancetable.format.fragment import TOMBSTONE, DataFile, Fragment
 from lancetable.format.schema import Field, Schema
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.schema_enforcement import conform_batches
+from lancetable.store.base import undone_on_error
 from lancetable.table.base_paths import table_target
 from lancetable.table.data_file_metadata import file_metadata
 from lancetable.table.fragment_reader import read_selection, select
@@ -48,12 +49,9 @@ def add_column_files(
     UnsupportedFeatureError if the first column of a 0.1 file would be replaced and others would not.
     """
     written: list[Fragment] = []
-    try:
+    with undone_on_error(lambda: discard_column_files(version, written)):
         for fragment in version.manifest.fragments:
             written.append(add_column_file(version, fragment, schema, values(fragment), tracker=tracker))  # noqa: PERF401
-    except BaseException:
-        discard_column_files(version, written)
-        raise
     return tuple(written)
 
 

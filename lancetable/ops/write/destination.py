@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 import pyarrow as pa
 
-from lancetable.commit.commit_loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS
 from lancetable.errors import InvalidOperationError, UnsupportedFeatureError
 from lancetable.file.reader import FAMILIES
 from lancetable.format.fragment import Fragment
@@ -18,11 +16,10 @@ from lancetable.format.schema import Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.write.schema_enforcement import conform_batches
-from lancetable.store.base import ObjectStore
 from lancetable.table.base_paths import WriteTarget, all_targets, resolve_targets, with_ids
 from lancetable.table.fragment_writer import FragmentWriter, WriteLimits, WriteProgress, remove_below
 from lancetable.table.legacy_dictionaries import dictionaries_of
-from lancetable.table.version import TableVersion
+from lancetable.table.version import Table, TableVersion
 
 _TINY_ROWS: Final = 1024  # batches with fewer rows and bytes are coalesced, up to _MAX_COALESCED batches
 _TINY_BYTES: Final = 16 << 10
@@ -33,7 +30,7 @@ WriteMode = Literal["create", "append", "overwrite"]
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Options of writes and commits.
+    """Options of writes.
 
     If `file_version` is None, a table keeps its format, and a new table gets the default format.
     """
@@ -44,8 +41,6 @@ class WriteOptions:
     properties: Mapping[str, str] = field(default_factory=dict)  # properties of the transaction
     v2_manifest_paths: bool = True
     stable_row_ids: bool = False  # only for a new table
-    max_retries: int = DEFAULT_MAX_RETRIES
-    timeout_s: float = DEFAULT_TIMEOUT_SECONDS
     initial_bases: tuple[BasePath, ...] = ()  # registered with a new table
     target_bases: tuple[str, ...] = ()  # names or paths of bases for new files, used in turn; empty: only the table
     target_all_bases: bool = False  # new files are distributed over all bases in turn
@@ -60,9 +55,7 @@ DEFAULT_OPTIONS: Final = WriteOptions()
 class Destination:
     """A table to which data files are written, and the target directories, which are used in turn."""
 
-    store: ObjectStore
-    base: str
-    uri: str
+    table: Table
     file_version: FileVersion
     targets: tuple[WriteTarget, ...]
     bases: Mapping[int, BasePath]  # base paths of the table, which managed blobs may reference
@@ -81,27 +74,22 @@ class Destination:
             )
         manifest = version.manifest
         return cls(
-            version.store,
-            version.base,
-            version.uri,
+            version,
             options.file_version or manifest.file_version,
-            _resolve(version.store, version.base, version.uri, manifest.base_paths, options),
+            _resolve(version, manifest.base_paths, options),
             manifest.base_paths,
             dictionaries_of(version) if mode == "append" else None,
         )
 
     @classmethod
-    def of_new_table(
-        cls, store: ObjectStore, base: str, uri: str | os.PathLike[str], options: WriteOptions
-    ) -> Destination:
+    def of_new_table(cls, table: Table, options: WriteOptions) -> Destination:
         """Return the destination of files for a table that does not exist yet.
 
         Raises InvalidOperationError for a target that is not one of `initial_bases`.
         """
-        address = os.fspath(uri)
         bases = {path.id: path for path in with_ids(options.initial_bases)}
-        targets = _resolve(store, base, address, bases, options)
-        return cls(store, base, address, options.file_version or STABLE_VERSION, targets, bases)
+        targets = _resolve(table, bases, options)
+        return cls(table, options.file_version or STABLE_VERSION, targets, bases)
 
     def write(self, schema: Schema, batches: Iterable[pa.RecordBatch], options: WriteOptions) -> list[Fragment]:
         """Write data files of `schema` for the batches and return their fragments, which have id 0.
@@ -111,14 +99,14 @@ class Destination:
         """
         if self.file_version not in FAMILIES:
             raise UnsupportedFeatureError(
-                f"writing data files of version {self.file_version} is not supported yet: {self.uri}",
+                f"writing data files of version {self.file_version} is not supported yet: {self.table.uri}",
                 feature=f"writing data files of version {self.file_version}",
             )
         limits, tracker = replace(options.limits, base_ids=frozenset(self.bases)), options.tracker
         if limits.keep_arrays and limits.max_bytes_per_file > _MAX_COALESCED * _TINY_BYTES:
             batches = _coalesced(batches)
         writer = FragmentWriter(
-            self.store,
+            self.table.store,
             self.targets,
             schema,
             limits,
@@ -133,21 +121,19 @@ class Destination:
         """Sync files outside of the directory of the table; the commit syncs only the files inside it."""
         for place in self.targets:
             if place.base_id is not None:
-                self.store.sync(place.directory)
+                self.table.store.sync(place.directory)
 
     def discard(self, fragments: Iterable[Fragment]) -> None:
         """Remove the data files of fragments that will not be committed; log failures."""
-        remove_below(self.store, self.targets, fragments)
+        remove_below(self.table.store, self.targets, fragments)
 
 
-def _resolve(
-    store: ObjectStore, base: str, uri: str, bases: Mapping[int, BasePath], options: WriteOptions
-) -> tuple[WriteTarget, ...]:
+def _resolve(table: Table, bases: Mapping[int, BasePath], options: WriteOptions) -> tuple[WriteTarget, ...]:
     if not options.target_all_bases:
-        return resolve_targets(store, base, uri, bases, options.target_bases)
+        return resolve_targets(table.store, table.base, table.uri, bases, options.target_bases)
     if options.target_bases:
         raise InvalidOperationError("Cannot specify target_all_bases together with target_bases")
-    return all_targets(store, base, bases, include_table=options.include_primary)
+    return all_targets(table.store, table.base, bases, include_table=options.include_primary)
 
 
 def _coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -29,7 +29,6 @@ from lancetable.format.paths import TRANSACTIONS_DIR, data_path, join, parse_tra
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import STABLE_VERSION, FileVersion
-from lancetable.handlers.choose_handler import choose_handler
 from lancetable.ops.write.blob_columns import blob_schema
 from lancetable.ops.write.destination import DEFAULT_OPTIONS, Destination, WriteMode, WriteOptions
 from lancetable.ops.write.schema_enforcement import conform_schema
@@ -87,14 +86,12 @@ def create(
     CommitStateUnknownError
         If the outcome of the commit is unknown.
     """
-    store, base = open_store(uri, storage_options)
-    address = os.fspath(uri)
-    handler = choose_handler(store, address, commit_lock, storage_options)
-    exists = handler.latest(store, base) is not None
+    table = Table.of_uri(uri, storage_options, commit_lock, cache)
+    store, exists = table.store, table.exists()
     if exists and not (replace_existing and isinstance(store, MemoryStore)):
-        raise AlreadyExistsError(f"Dataset already exists: {address}", path=address)
+        raise AlreadyExistsError(f"Dataset already exists: {table.uri}", path=table.uri)
     stored = _new_schema(schema, options.file_version or STABLE_VERSION)
-    destination = Destination.of_new_table(store, base, address, options)
+    destination = Destination.of_new_table(table, options)
     if exists and isinstance(store, MemoryStore):
         store.replace_existing()
     fragments = destination.write(stored, batches, options)
@@ -102,7 +99,7 @@ def create(
     with discarding_on_failure(lambda: destination.discard(fragments)):
         destination.sync_bases()
         return create_table(
-            Table(store, base, address, handler, TableCache() if cache is None else cache, storage_options),
+            table,
             Transaction.create(0, operation, properties=options.properties),
             file_version=destination.file_version,
             naming=ManifestNamingScheme.V2 if options.v2_manifest_paths else ManifestNamingScheme.V1,
@@ -147,13 +144,8 @@ def _commit(
     assert isinstance(operation, tx.Append | tx.Overwrite)
     with discarding_on_failure(lambda: destination.discard(operation.fragments)):
         destination.sync_bases()
-        return commit_transaction(
-            version,
-            transaction,
-            max_retries=options.max_retries,
-            timeout_s=options.timeout_s,
-            file_version=options.file_version if isinstance(operation, tx.Overwrite) else None,
-        )
+        file_version = options.file_version if isinstance(operation, tx.Overwrite) else None
+        return commit_transaction(version, transaction, file_version=file_version)
 
 
 def write_fragments(
@@ -188,9 +180,9 @@ def write_fragments(
     if isinstance(target, TableVersion):
         destination, transaction = _write_to_table(target, schema, batches, options, mode)
     else:
-        store, base = open_store(target, storage_options)
+        table = Table.of_uri(target, storage_options)
         stored = _new_schema(schema, options.file_version or STABLE_VERSION)
-        destination = Destination.of_new_table(store, base, target, options)
+        destination = Destination.of_new_table(table, options)
         fragments = tuple(destination.write(stored, batches, options))
         operation = tx.Overwrite(fragments, stored, initial_bases=tuple(destination.bases.values()))
         transaction = Transaction.create(0, operation, properties=options.properties)
@@ -198,7 +190,7 @@ def write_fragments(
     written = transaction.operation.fragments
     with discarding_on_failure(lambda: destination.discard(written)):
         destination.sync_bases()
-        destination.store.sync(destination.base)
+        destination.table.store.sync(destination.table.base)
     return transaction
 
 

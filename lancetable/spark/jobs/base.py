@@ -24,7 +24,7 @@ from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
 from lancetable.spark import options as limits
 from lancetable.spark.options import SourceOptions
 from lancetable.spark.pinned_version import PinnedVersion, commit_id_of, pin_of
-from lancetable.spark.task_runner import Json, Work
+from lancetable.spark.task_runner import Json, Runner, Work
 from lancetable.spark.writer import log_if_repeated
 from lancetable.table.version import TableVersion
 
@@ -58,6 +58,10 @@ class TableJob:
     def work(self, plan: Json) -> Work:
         """Return the function that executes a task of a plan. It contains the plan without the tasks."""
         return partial(self.execute, {**plan, "tasks": []})
+
+    def run(self, runner: Runner, plan: Json) -> Iterable[Json]:
+        """Execute the tasks of a plan, and return their results. By default, all tasks run at the same time."""
+        return runner.run(self.work(plan), plan["tasks"])
 
     def execute(self, plan: Json, task: Json) -> Json:
         """Write the files of one task, and return their description."""
@@ -220,7 +224,16 @@ def rows_per_task(version: TableVersion, cores: int | None) -> int:
     return max(limits.LEAST_TASK_ROWS, min(limits.MOST_TASK_ROWS, even_task_rows(version, cores)))
 
 
-def plan_row_tasks(version: TableVersion, *, whole: bool) -> list[Json]:
-    """Return tasks over all rows. With `whole`, no fragment is split, so that one task can write its deletion file."""
+def plan_row_tasks(version: TableVersion, *, whole: bool, filter: str | None = None) -> list[Json]:
+    """Return tasks over all rows that may satisfy a filter.
+
+    With `whole`, no fragment is split, so that one task can write its deletion file.
+
+    Raises
+    ------
+    InvalidSqlError, ColumnNotFoundError
+        If the filter does not fit the table.
+    """
     rows, size = limits.DEFAULT_TASK_ROWS, limits.DEFAULT_TASK_BYTES
-    return tasks_of_slices(plan_splits(version, task_rows=rows, task_bytes=size, whole_fragments=whole))
+    tasks = plan_splits(version, task_rows=rows, task_bytes=size, whole_fragments=whole, filter=filter)
+    return tasks_of_slices(tasks)

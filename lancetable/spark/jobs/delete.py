@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from lancetable.format import transaction as tx
 from lancetable.ops.change import delete
-from lancetable.spark.jobs.base import RowsJob, fragment_ids, update_to_json
+from lancetable.spark.jobs.base import RowsJob, fragment_ids, plan_row_tasks, update_to_json
 from lancetable.spark.task_runner import Json
+from lancetable.table.version import TableVersion
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,10 @@ class DeleteJob(RowsJob):
 
     predicate: str
     verb = "delete"
+
+    def plan_tasks(self, version: TableVersion) -> Json:
+        """Return tasks of whole fragments that may contain rows to delete."""
+        return {"tasks": plan_row_tasks(version, whole=True, filter=self.predicate)}
 
     def execute(self, plan: Json, task: Json) -> Json:
         """Write the deletion files of some fragments."""

@@ -7,7 +7,7 @@ from lancetable.errors import InvalidInputError
 from lancetable.ops.read.diff import only_in
 from lancetable.ops.read.matching_rows import count_plan
 from lancetable.ops.read.nullability import null_free_columns
-from lancetable.ops.read.scan_plan import ScanOptions, plan_scan, resolve_filter
+from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
 from lancetable.ops.read.splits import plan_splits, scan_options_of
 from lancetable.spark.jobs.base import (
     pin_to_json,
@@ -29,7 +29,7 @@ def plan_count(dataset: LanceDataset, filter: str | None) -> Json:
     if filter is None:
         return {"rows": dataset.count_rows()}
     version = dataset.table_version
-    return {"pin": pin_to_json(version), "tasks": plan_row_tasks(version, whole=False)}
+    return {"pin": pin_to_json(version), "tasks": plan_row_tasks(version, whole=False, filter=filter)}
 
 
 def count_rows(pin: PinnedVersion, filter: str | None, task: Json) -> Json:
@@ -68,14 +68,14 @@ def plan_frame(
             " key, the columns that identify a row, or create tables with enable_stable_row_ids=True"
         )
     schema = plan_scan(version, ScanOptions(columns=columns)).output_schema
-    if filter is not None:
-        resolve_filter(version.schema, filter)  # raises here rather than in a task
     names = schema.names
     rows = task_rows or rows_per_task(version, cores)
     fragments = None
     if other is not None:
         fragments = frozenset(fragment.id for fragment in only_in(version, checkout(version, other)))
-    tasks = plan_splits(version, columns=names, task_rows=rows, task_bytes=task_bytes, fragments=fragments)
+    tasks = plan_splits(
+        version, columns=names, task_rows=rows, task_bytes=task_bytes, fragments=fragments, filter=filter
+    )
     without_nulls: list[str] = []
     if len(tasks) > 1:
         without_nulls = null_free_columns(version, names, most_files=_MOST_TAILS, most_pages=_MOST_PAGES)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from lancetable.ops.change import update
-from lancetable.spark.jobs.base import RowsJob, fragment_ids, update_to_json
+from lancetable.spark.jobs.base import RowsJob, fragment_ids, plan_row_tasks, update_to_json
 from lancetable.spark.task_runner import Json
+from lancetable.table.version import TableVersion
 
 
 @dataclass(frozen=True)
@@ -17,6 +18,10 @@ class UpdateJob(RowsJob):
     assignments: Mapping[str, str]
     where: str | None
     verb = "update"
+
+    def plan_tasks(self, version: TableVersion) -> Json:
+        """Return tasks of whole fragments that may contain rows to update."""
+        return {"tasks": plan_row_tasks(version, whole=True, filter=self.where)}
 
     def execute(self, plan: Json, task: Json) -> Json:
         """Write the changed rows of some fragments."""

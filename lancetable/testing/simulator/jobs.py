@@ -252,7 +252,7 @@ class Writer:
             (number,) = (field.id for field in base.schema.fields if field.name == "v")
             files = values_by_fragment(base, number)
             covered = pyroaring.BitMap(files).serialize()
-            details = "/lance.table.BTreeIndexDetails"
+            details = "/lancetable.SimulatedIndexDetails"  # has no files; indexes of known types are read
             entry = IndexMetadata(uuid.uuid4(), name, (number,), base.version, covered, 0, type_url=details)
             job.run.notes[entry.uuid.bytes] = files
             commits.commit(base, tx.Transaction.create(base.version, tx.CreateIndex((entry,))))

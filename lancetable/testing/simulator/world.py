@@ -310,19 +310,16 @@ def virtual(world: World) -> Iterator[None]:
     """Replace time, sleep, random numbers and `memory://` for the tasks of a world while the context is open."""
     scheduler, rng = world.scheduler, world.rng
 
-    def task() -> Task | None:
-        return scheduler.current()
-
     owner = threading.get_ident()
 
     def inside() -> bool:
-        return task() is not None or threading.get_ident() == owner
+        return scheduler.current() is not None or threading.get_ident() == owner
 
     def choose(real: Callable[..., Any], simulated: Callable[..., Any]) -> Callable[..., Any]:
         return lambda *args, **kwargs: simulated(*args, **kwargs) if inside() else real(*args, **kwargs)
 
     def wall_ns() -> int:
-        current = task()
+        current = scheduler.current()
         return scheduler.now_ns + (current.skew_ns if current is not None else 0)
 
     def uuid4() -> uuid.UUID:

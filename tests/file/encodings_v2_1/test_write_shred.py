@@ -105,6 +105,15 @@ def test_lists_under_null_structs_are_hidden() -> None:
     assert [level == 0 for level in levels(found.definition) or []] == [True, False, True]
 
 
+def test_values_under_null_structs_may_be_null() -> None:
+    """pylance treats them as null only then."""
+    for mask, layers in (([False, True], (3, 3)), ([False, False], (1, 1))):
+        array = pa.StructArray.from_arrays([pa.array([1, 2])], ["i"], mask=pa.array(mask))
+        (found,) = shredded(array)
+        assert found.layers == layers
+        assert levels(found.definition) == ([0, 2] if any(mask) else None)
+
+
 def test_old_readers_get_lists_that_may_be_null() -> None:
     nulls_inside = pa.array([[None, 1], [2]], INTS)
     nested = pa.array([[[1]], [[2], [3]]], pa.list_(INTS))

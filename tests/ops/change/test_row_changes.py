@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import tempfile
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -27,7 +28,7 @@ from lancetable.errors import (
     SchemaMismatchError,
     UnsupportedFeatureError,
 )
-from lancetable.ops.change import rewritten_rows, spill
+from lancetable.ops.change import rewritten_rows
 
 VERSIONS = ["_row_created_at_version", "_row_last_updated_at_version"]
 STORIES = int(12 * float(os.environ.get("LANCETABLE_TEST_SCALE", "1")))
@@ -375,6 +376,22 @@ def test_execute_uncommitted_and_explain_plan_leave_the_table_unchanged(tmp_path
     assert row_ids(lance.dataset(ds.uri)) == {**dict(zip(range(10), range(10), strict=True)), 50: 10}
 
 
+@pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"])
+def test_plans_of_merges_that_look_up_keys_in_an_exact_index_are_refused_by_both(tmp_path: Path, kind: str) -> None:
+    uri = new(tmp_path / "t").uri
+    lancetable.dataset(uri).create_scalar_index("id", kind)
+    for library in (lancetable, lance):
+        upsert = library.dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+        if kind in ("BTREE", "BITMAP"):
+            with pytest.raises(OSError, match="does not support explain_plan"):
+                upsert.explain_plan()
+        else:
+            assert "MergeInsert" in upsert.explain_plan()
+        assert "Index" not in upsert.use_index(False).explain_plan()
+    upsert = lancetable.dataset(uri).merge_insert("id").when_matched_update_all()
+    assert "IndexLookup: the keys of a small source in [id_idx]" in upsert.analyze_plan(table([1, 50]))
+
+
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
 @pytest.mark.parametrize("on", [["id"], ["s"], ["id", "s"]], ids="-".join)
 def test_a_source_that_exceeds_the_memory_budget_is_spilled(
@@ -383,7 +400,7 @@ def test_a_source_that_exceeds_the_memory_budget_is_spilled(
     spilled = tmp_path / "spill"
     spilled.mkdir()
     monkeypatch.setenv("LANCETABLE_MEMORY_BYTES", "20000")
-    monkeypatch.setattr(spill.tempfile, "tempdir", str(spilled))
+    monkeypatch.setattr(tempfile, "tempdir", str(spilled))
     rng = np.random.default_rng(1)
     ids = rng.permutation(8000)
     rows, source = table(ids.tolist()), table((ids + 4000).tolist(), rng.permutation(8000).tolist())

@@ -401,10 +401,33 @@ def test_damaged_refs_are_reported_one_by_one(stable: Path, kind: str) -> None:
 def test_missing_index_files_are_reported(tmp_path: Path) -> None:
     ds = lance.write_dataset(pa.table({"a": range(100)}), str(tmp_path / "t"))
     ds.create_scalar_index("a", "BTREE")
+    assert any(each.kind == "index" for each in lancetable.fsck(tmp_path / "t").not_checked)
     report = lancetable.fsck(tmp_path / "t", deep=True)
-    assert report.is_clean and any(each.kind == "index" for each in report.not_checked)
+    assert report.is_clean and not any(each.kind == "index" for each in report.not_checked)
     next((tmp_path / "t" / "_indices").rglob("*.lance")).unlink()
     assert kinds(lancetable.fsck(tmp_path / "t")) == {"index"}
+
+
+@pytest.mark.parametrize("kind", ["BTREE", "BITMAP", "ZONEMAP", "BLOOMFILTER"])
+@pytest.mark.parametrize("stable", [False, True])
+def test_intact_indexes_are_clean(tmp_path: Path, kind: str, stable: bool) -> None:
+    values = pa.array([None, float("nan"), -float("nan"), 0.0, -0.0, 1.5] * 20)
+    table = pa.table({"a": values if kind != "BLOOMFILTER" else range(120)})
+    ds = lance.write_dataset(table, str(tmp_path / "t"), max_rows_per_file=50, enable_stable_row_ids=stable)
+    ds.create_scalar_index("a", kind)
+    lancetable.dataset(tmp_path / "t").delete("a = 1.5")
+    assert lancetable.fsck(tmp_path / "t", deep=True).problems == []
+
+
+def test_rows_that_an_index_lacks_are_reported(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"a": range(100)}), str(tmp_path / "t"))
+    ds = lancetable.dataset(tmp_path / "t")
+    ds.delete("a < 10")
+    ds.create_scalar_index("a", "BTREE")
+    file = next((tmp_path / "t" / "_deletions").iterdir())
+    file.write_bytes(file.read_bytes().replace(bytes([5, 0, 0, 0]), bytes([55, 0, 0, 0])))
+    (problem,) = {each.detail for each in lancetable.fsck(tmp_path / "t", deep=True).problems}
+    assert "1 rows of the table are missing in the index" in problem
 
 
 def test_two_naming_schemes_are_reported(stable: Path) -> None:

@@ -11,7 +11,8 @@ from lancetable.file import thread_pool
 from lancetable.format.fragment import DataFile, Fragment
 from lancetable.ops.read import adaptive_batch_size, scan
 from lancetable.ops.read.adaptive_batch_size import RangeSizer
-from lancetable.ops.read.scan_execution import RowRange, ScanRun
+from lancetable.ops.read.row_ranges import RowRange
+from lancetable.ops.read.scan_execution import ScanRun
 from lancetable.table.row_sizes import min_bytes
 
 FRAGMENT = Fragment(0, (DataFile("x.lance", (0,), (0,), 2, 0, 100),), 10_000_000)

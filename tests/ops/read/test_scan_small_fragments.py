@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import lancetable
-from lancetable.ops.read import scan_execution
+from lancetable.ops.read import row_ranges
 from lancetable.ops.read.scan_execution import FilteredRows, ScanRun
 
 ROWS, FRAGMENTS = 1_200, 40
@@ -17,7 +17,7 @@ ROWS, FRAGMENTS = 1_200, 40
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan_execution, "_GROUP_ROWS", 120)
+    monkeypatch.setattr(row_ranges, "_GROUP_ROWS", 120)
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_filtered_groups_return_the_rows_of_single_fragments(
     options = {"columns": columns, "filter": predicate, "with_row_id": columns == []}
     found = dataset.to_table(**options)
     with monkeypatch.context() as patch:
-        patch.setattr(scan_execution, "_GROUP_ROWS", 0)
+        patch.setattr(row_ranges, "_GROUP_ROWS", 0)
         expected = dataset.to_table(**options)
     assert found.num_rows == dataset.count_rows(predicate) > 0
     assert found.equals(expected)
@@ -66,7 +66,7 @@ def test_groups_return_the_rows_of_single_fragments(
     made.add_columns(pa.schema([("added", pa.int32())]))
     made.insert(table.slice(0, 50).append_column("added", pa.array(range(50), pa.int32())), max_rows_per_file=10)
     found = lancetable.dataset(made.uri).to_table(columns=columns)
-    monkeypatch.setattr(scan_execution, "_GROUP_ROWS", 0)
+    monkeypatch.setattr(row_ranges, "_GROUP_ROWS", 0)
     assert found.equals(lancetable.dataset(made.uri).to_table(columns=columns))
     assert found.num_rows == made.count_rows()
 

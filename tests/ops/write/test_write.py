@@ -506,7 +506,7 @@ def test_a_failing_store_call_leaves_no_partial_table(tmp_path: Path, monkeypatc
         stores.append(wrap[0](store))
         return stores[-1], base
 
-    monkeypatch.setattr(write, "open_store", open_wrapped)
+    monkeypatch.setattr("lancetable.table.version.open_store", open_wrapped)
     create(tmp_path / "counted", rows(1))
     counted = stores[-1]
     assert isinstance(counted, CountingStore)

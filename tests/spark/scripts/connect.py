@@ -34,6 +34,25 @@ assert t.history().count() >= 6 and t.fragments().count() == 1
 seen = lancetable.dataset(path).to_table()
 assert sorted(seen["id"].to_pylist()) == sorted(seen["n"].to_pylist()) == list(range(100, 1100))
 
+# An index and a search.
+t.create_index("id", "BTREE", "by_id")
+write_table(spark.range(1100, 1200).selectExpr("id", "float(id) AS v", "id AS n"), path, "append")
+t.optimize_indices()
+assert [row[:6] for row in t.indices().collect()] == [("by_id", "BTree", ["id"], 1, 1100, 1100)]
+assert "@by_id(BTree)" in lancetable.dataset(path).scanner(filter="id = 1150").explain_plan()
+assert t.to_df(["n"], "id = 1150").collect()[0]["n"] == 1150
+assert t.delete("id >= 1100") == 100
+points = f"{base}/points.lance"
+vectors = spark.range(0, 500, 1, 4).selectExpr("id", "array(float(id), float(1)) AS v")
+write_table(vectors, points, vector_columns={"v": 2})
+p = SparkTable.for_path(spark, points, run_on="cluster")
+found = p.nearest([250.0, 1.0], "v", 2, columns=["id"], filter="id != 250", target_rows_per_task=100)
+assert [row[:] for row in found.collect()] == [(249, 1.0), (251, 1.0)], found.collect()
+queries = spark.createDataFrame([("a", [3.0, 1.0]), ("b", [499.0, 1.0])], "query_id string, vector array<float>")
+found = p.nearest(queries, "v", 2, columns=["id"], target_rows_per_task=100).collect()
+assert [row[:] for row in found] == [("a", 3, 0.0), ("a", 2, 1.0), ("b", 499, 0.0), ("b", 498, 1.0)], found
+t.drop_index("by_id")
+
 wider = spark.range(1).selectExpr("id", "double(0.5) AS v", "'x' AS note")
 t.merge(wider, "id").with_schema_evolution().when_not_matched_insert_all().execute()
 seen = lancetable.dataset(path).to_table(filter="note = 'x' OR id = 200")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -92,6 +93,9 @@ def install() -> None:
         def absent(name: str, alias: str = alias, inherited: Any = inherited) -> Any:
             if name.startswith("__"):
                 raise AttributeError(name)
-            return Absent(f"{alias}.{name}") if inherited is None else inherited(name)
+            with suppress(AttributeError, ImportError):
+                if inherited is not None:
+                    return inherited(name)
+            return Absent(f"{alias}.{name}")
 
         vars(module)["__getattr__"] = absent

@@ -56,6 +56,7 @@ class Clauses:
     `newest_by` is a column that restricts UPDATE to matches whose source value is not less than the table value, or
     whose table value is null. `skip_unchanged` does not rewrite rows whose new values equal the stored ones. With
     `insert_null_keys=False`, source rows with a null in their key, which never match, are counted instead of inserted.
+    `use_index` permits looking up keys in scalar indexes of the key columns.
     """
 
     on: tuple[str, ...]
@@ -69,6 +70,7 @@ class Clauses:
     newest_by: str | None = None
     skip_unchanged: bool = False
     insert_null_keys: bool = True
+    use_index: bool = True
 
     @property
     def update_condition(self) -> str | None:

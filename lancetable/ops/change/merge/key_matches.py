@@ -1,15 +1,16 @@
 """Matches of table rows with source rows that have the same key, for one part of the source at a time.
 
 A source with one part is indexed, and the keys of the table are streamed through the index; only zones that may contain
-a source key are read. For a source with many parts, the keys and addresses of the table are partitioned in the same
-way.
+a source key are read or, for a small source, only rows that a scalar index of a key column selects. For a source with
+many parts, the keys and addresses of the table are partitioned in the same way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from itertools import groupby
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +28,24 @@ from lancetable.ops.change.merge.clauses import Clauses, Matched, RepeatedKeys, 
 from lancetable.ops.change.merge.row_changes import MatchedRows
 from lancetable.ops.change.rewritten_rows import ordered
 from lancetable.ops.change.spill import PartitionedRows
+from lancetable.ops.read.matching_rows import candidate_rows
 from lancetable.ops.read.projection import ColumnLike
 from lancetable.ops.read.take import runs
-from lancetable.ops.read.zone_pruning import prunable_columns, prune_fragment
 from lancetable.table.fragment_reader import ROW_ADDRESS, read_selection, select
-from lancetable.table.row_counts import Offsets, physical_rows
+from lancetable.table.row_counts import Offsets, row_count_index
 from lancetable.table.version import TableVersion
 
 _WINDOW_ROWS = 512 * 1024
 _MAX_LISTED_KEYS = 1024
+# With an index, so many rows of the table for each key: reading fewer keys of the table costs less than the search.
+_ROWS_PER_LISTED_KEY = 1000
+
+
+class _Window(NamedTuple):
+    """Rows of a fragment whose keys are read together."""
+
+    fragment: Fragment
+    rows: range | Offsets
 
 
 class SourcePart:
@@ -155,13 +165,13 @@ class KeyMatcher:
         if not part.table.num_rows:
             return
 
-        def match_window(window: tuple[Fragment, range]) -> MatchedRows:
-            fragment, rows = window
-            keys, offsets = self._read_keys(fragment, rows)
+        def match_window(window: _Window) -> MatchedRows:
+            keys, offsets = self._read_keys(*window)
             hits, source_rows = part.index.matches(keys)
-            return MatchedRows(fragment, hits + rows.start if offsets is None else offsets[hits], source_rows)
+            return MatchedRows(window.fragment, offsets(hits), source_rows)
 
-        predicate = pruning_predicate(self._on, [part.table.column(field.name) for field in self._on])
+        keys = [part.table.column(field.name) for field in self._on]
+        predicate = pruning_predicate(self._on, keys, self._max_listed_keys())
         windows = ordered(match_window, self._windows(predicate))
         for _, group in groupby(windows, lambda matches: matches.fragment.id):
             parts = list(group)
@@ -184,32 +194,48 @@ class KeyMatcher:
         """Yield the keys and addresses of all rows of the table."""
         names = [*(field.name for field in self._on), ROW_ADDRESS]
 
-        def read(window: tuple[Fragment, range]) -> pa.RecordBatch:
-            fragment, rows = window
-            keys, offsets = self._read_keys(fragment, rows)
-            row_offsets = np.arange(rows.start, rows.stop) if offsets is None else offsets
-            addresses = row_offsets.astype(np.uint64) + np.uint64(fragment.id << 32)
+        def read(window: _Window) -> pa.RecordBatch:
+            keys, offsets = self._read_keys(*window)
+            row_offsets = offsets(np.arange(len(keys[0])))
+            addresses = row_offsets.astype(np.uint64) + np.uint64(window.fragment.id << 32)
             return pa.RecordBatch.from_arrays([*map(whole, keys), pa.array(addresses)], names=names)
 
         return ordered(read, self._windows(None))
 
-    def _windows(self, predicate: Expr | None) -> Iterator[tuple[Fragment, range]]:
-        version = self.version
-        columns = {} if predicate is None else prunable_columns(version.schema, predicate)
-        for fragment in version.manifest.fragments:
-            if self.fragments is not None and fragment.id not in self.fragments:
-                continue
-            total = physical_rows(version, fragment)
-            ranges = [range(total)] if predicate is None else prune_fragment(version, fragment, predicate, columns)
-            for kept in ranges:
-                for start in range(kept.start, kept.stop, _WINDOW_ROWS):
-                    yield fragment, range(start, min(kept.stop, start + _WINDOW_ROWS))
+    def _windows(self, predicate: Expr | None) -> Iterator[_Window]:
+        """Yield the rows to compare with the source, in table order: all, or those that may satisfy `predicate`."""
+        version, fragments = self.version, self.fragments
+        for fragment, rows in candidate_rows(
+            version,
+            predicate,
+            None if fragments is None else [id for id in version.manifest.fragments.ids().tolist() if id in fragments],
+            use_index=self._uses_index,
+        ):
+            for kept in rows if isinstance(rows, list) else [rows]:
+                for start in range(0, len(kept), _WINDOW_ROWS):
+                    yield _Window(fragment, kept[start : start + _WINDOW_ROWS])
 
-    def _read_keys(self, fragment: Fragment, rows: range) -> tuple[list[ColumnLike], Offsets | None]:
-        """Return the keys and offsets of the live rows of a window. The offsets are None if all rows are live."""
+    @property
+    def _uses_index(self) -> bool:
+        """True if keys may be looked up in indexes. A part of the fragments is scanned, as many tasks would search."""
+        return self.clauses.use_index and self.fragments is None
+
+    def _max_listed_keys(self) -> int:
+        """Return the number of keys up to which each of them is looked up, rather than the range of all."""
+        if not self._uses_index or self.version.manifest.index_section is None:
+            return _MAX_LISTED_KEYS
+        return max(_MAX_LISTED_KEYS, row_count_index(self.version).num_rows // _ROWS_PER_LISTED_KEY)
+
+    def _read_keys(
+        self, fragment: Fragment, rows: range | Offsets
+    ) -> tuple[list[ColumnLike], Callable[[Offsets], Offsets]]:
+        """Return the keys of the live rows of a window, and a function from their numbers to their offsets."""
         selection = select(self.version, fragment, rows)
         keys = read_selection(self.version, selection, self._on)
-        return keys, None if selection.num_rows == len(rows) else selection.offsets()
+        if isinstance(rows, range) and selection.num_rows == len(rows):
+            return keys, lambda numbers: numbers + rows.start
+        offsets = selection.offsets()
+        return keys, lambda numbers: offsets[numbers]
 
 
 def matches_by_fragment(
@@ -224,8 +250,11 @@ def matches_by_fragment(
         yield MatchedRows(fragment, offsets[start:end].astype(np.int64), source_rows[start:end])
 
 
-def pruning_predicate(fields: Iterable[Field], keys: Sequence[pa.ChunkedArray]) -> Expr | None:
-    """Return a pruning predicate that every row with one of `keys` satisfies; None if no key column has bounds."""
+def pruning_predicate(fields: Iterable[Field], keys: Sequence[pa.ChunkedArray], max_listed: int) -> Expr | None:
+    """Return a predicate that every row with one of `keys` satisfies; None if no key column has bounds.
+
+    It contains the keys if there are at most `max_listed` of them, else their range.
+    """
     terms: list[Expr] = []
     for field, key in zip(fields, keys, strict=True):
         try:
@@ -236,7 +265,7 @@ def pruning_predicate(fields: Iterable[Field], keys: Sequence[pa.ChunkedArray]) 
         if not low.is_valid:
             continue
         column = Column((field.name,), field.data_type)
-        if len(key) <= _MAX_LISTED_KEYS:
+        if len(key) <= max_listed:
             terms.append(InList(column, whole(key.drop_null())))
         elif not pa.types.is_floating(field.data_type):
             # For floats, a range would exclude NaN, which can be a key.
@@ -244,3 +273,22 @@ def pruning_predicate(fields: Iterable[Field], keys: Sequence[pa.ChunkedArray]) 
     if not terms:
         return None
     return terms[0] if len(terms) == 1 else And(tuple(terms))
+
+
+def key_indexes(version: TableVersion, clauses: Clauses) -> dict[str, bool]:
+    """Return the names of the indexes in which a merge can look up keys, with whether they find exactly these keys."""
+    if not clauses.use_index or version.manifest.index_section is None:
+        return {}
+    from lancetable.index.named_indexes import indexes_by_field  # imported here, because most tables have no indexes
+    from lancetable.index.queries import IsIn
+
+    indexes = indexes_by_field(version)
+    queries = {
+        field.id: IsIn(field.name, pa.array([], field.data_type)) for field in key_fields(version.schema, clauses.on)
+    }
+    return {
+        index.name: index.is_exact(query)
+        for field_id, query in queries.items()
+        for index in indexes.get(field_id, ())
+        if index.answers(query)
+    }

@@ -47,6 +47,7 @@ from lancetable.ops.read.matching_rows import matching_rows
 from lancetable.ops.schema.column_files import add_column_file, discard_column_files
 from lancetable.ops.write.destination import WriteOptions
 from lancetable.ops.write.schema_enforcement import conform_batches
+from lancetable.store.base import undone_on_error
 from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.row_counts import Offsets
 from lancetable.table.version import TableVersion
@@ -252,7 +253,7 @@ class _Merge:
         values = part.table.select(schema.names)
         updated: list[Fragment] = []
         bitmaps: dict[int, bytes] = {}
-        try:
+        with undone_on_error(lambda: discard_column_files(version, updated)):
             for matches in self._matcher.matches(0, part):
                 selected = [
                     self._changes.updated(window, part.table, part.check_unique, self.counts)
@@ -268,9 +269,6 @@ class _Merge:
                     batches = patched_columns(version, written, values, changed)
                     updated.append(add_column_file(version, matches.fragment, schema, batches, tracker=tracker))
                     bitmaps[matches.fragment.id] = build_roaring(changed.offsets)
-        except BaseException:
-            discard_column_files(version, updated)
-            raise
         operation = tx.Update(
             updated_fragments=tuple(updated),
             fields_modified=tuple(field.id for field in schema.walk()) if updated else (),

@@ -9,7 +9,8 @@
     ids                a row id is used twice, or is not below next_row_id   the same
     statistics, nulls  deep: values that a zone map or the schema excludes   -
     section, facts, flags, transaction, config, index                        -
-                       parts of a manifest contradict each other
+                       parts of a manifest contradict each other;
+                       deep: an index file that cannot be read
     naming             two naming schemes in one table                       -
     access             the store fails                                       -
     refused            untrusted: a path outside of the table, or content    -
@@ -43,9 +44,10 @@ from lancetable.errors import (
     UntrustedPathError,
 )
 from lancetable.format.fragment import DataFile, Fragment
-from lancetable.format.manifest_naming import ManifestLocation, hint_path, is_detached, parse_manifest_name
-from lancetable.format.paths import BRANCHES_DIR, QUARANTINE_DIR, TAGS_DIR, VERSIONS_DIR, branch_root, join
-from lancetable.handlers.choose_handler import choose_handler
+from lancetable.format.manifest_naming import ManifestLocation, hint_path
+from lancetable.format.paths import QUARANTINE_DIR, VERSIONS_DIR, join
+from lancetable.handlers.latest_version import detached_locations
+from lancetable.ops.maintain.fsck.indexes import IndexCheck
 from lancetable.ops.maintain.fsck.manifests import check_manifest, has_schema
 from lancetable.ops.maintain.fsck.pages import PageCheck
 from lancetable.ops.maintain.fsck.quarantine import open_manifest, quarantined
@@ -63,12 +65,10 @@ from lancetable.ops.maintain.fsck.report import (
 )
 from lancetable.ops.maintain.validate import validate_data_file, validate_deletions
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
-from lancetable.store.open import open_store
 from lancetable.table import refs
-from lancetable.table.metadata_cache import TableCache
 from lancetable.table.row_counts import deleted_offsets
 from lancetable.table.row_id_lookup import row_id_sequence, row_versions_at
-from lancetable.table.version import TableVersion, base_of_branch, checkout, uri_of_branch
+from lancetable.table.version import Table, TableVersion, base_of_branch, checkout, on_branch
 
 
 def check(
@@ -117,12 +117,11 @@ class _Check:
         pages: PageCheck | None,
         tracker: Tracker,
     ) -> None:
-        self.store, self.base = open_store(uri, storage_options)
-        self.uri, self.options = os.fspath(uri), storage_options
-        self.handler = choose_handler(self.store, self.uri, storage_options=storage_options)
-        self.report = Report(self.uri, deep=pages is not None)
-        self.cache = TableCache()
+        table = self.table = Table.of_uri(uri, storage_options)
+        self.store, self.base, self.handler = table.store, table.base, table.handler
+        self.report = Report(table.uri, deep=pages is not None)
         self._pages = pages
+        self._indexes = IndexCheck(deep=pages is not None)
         self._tracker = tracker
         self._branch: str | None = None  # the branch that is being checked
         self._files: dict[tuple[object, ...], list[Finding]] = {}
@@ -132,7 +131,7 @@ class _Check:
     def run(self) -> Report:
         report = self.report
         self._tracker.begin()
-        opened, report.newest, report.newest_whole = self._check_root(self.uri, self.base)
+        opened, report.newest, report.newest_whole = self._check_root(self.table)
         if opened is None:
             self._note(
                 "versions",
@@ -156,7 +155,7 @@ class _Check:
 
     def is_intact(self, version: TableVersion) -> bool:
         """Return True if the check of a version below this root finds no defect."""
-        self._check_location(self.uri, self.base, version.location)
+        self._check_location(self.table, version.location)
         return not self._has_problems(DEFECTS)
 
     # --- recording ----------------------------------------------------------------------------------------------------
@@ -183,18 +182,19 @@ class _Check:
 
     # --- one branch ---------------------------------------------------------------------------------------------------
 
-    def _check_root(self, uri: str, base: str) -> tuple[TableVersion | None, int | None, int | None]:
+    def _check_root(self, table: Table) -> tuple[TableVersion | None, int | None, int | None]:
         """Check all versions below a root.
 
         Returns the newest version that can be opened, the newest number, and the number of the newest intact version.
         """
+        base = table.base
         try:
             locations, latest = self.handler.history(self.store, base), self.handler.latest(self.store, base)
         except (CorruptFileError, UntrustedPathError) as error:
             self._add(finding_of("naming", join(base, VERSIONS_DIR), error))
             return None, None, None
         if not locations:
-            raise DatasetNotFoundError(f"Dataset at path {uri} was not found", path=uri)
+            raise DatasetNotFoundError(f"Dataset at path {table.uri} was not found", path=table.uri)
         newest = locations[-1].version
         if latest is not None and latest.version > newest and self.store.find(latest.path) is None:
             detail = (
@@ -207,18 +207,15 @@ class _Check:
         for location in reversed(locations):
             self.report.versions += 1
             start = len(self.report.problems)
-            version = self._check_location(uri, base, location)
+            version = self._check_location(table, location)
             opened = opened or version
             if version is not None and newest_intact is None and not self._has_problems(DEFECTS, start):
                 newest_intact = version.version
-        for meta in self.store.list_names(join(base, VERSIONS_DIR)):
-            parsed = parse_manifest_name(meta.name)
-            if parsed is not None and is_detached(parsed[0]):
-                path = join(base, f"{VERSIONS_DIR}/{meta.name}")
-                self._check_location(uri, base, ManifestLocation(parsed[0], path, meta.size_bytes, parsed[1]))
+        for location in detached_locations(self.store, base):
+            self._check_location(table, location)
         return opened, newest, newest_intact
 
-    def _check_location(self, uri: str, base: str, location: ManifestLocation) -> TableVersion | None:
+    def _check_location(self, table: Table, location: ManifestLocation) -> TableVersion | None:
         """Check one version and return it, or None if it cannot be opened."""
         number = location.version
         try:
@@ -227,17 +224,17 @@ class _Check:
         except LanceError as error:
             is_missing = isinstance(error, NotFoundError)
             # A version that no longer exists was cleaned up after the listing, which is not a problem.
-            if not is_missing or self.handler.locate(self.store, base, number, location.naming) is not None:
+            if not is_missing or self.handler.locate(self.store, table.base, number, location.naming) is not None:
                 where = "" if is_missing else f"version {number}"
                 self._add(finding_of("manifest", location.path, error, where), number)
             return None
-        version = TableVersion(self.store, base, uri, self.handler, self.cache, self.options, file)
+        version = table.version_of(file)
         self._add_all(check_manifest(version, data), number)
         self._check_files(version)
         return version
 
     def _check_branch(self, opened: TableVersion, name: str) -> None:
-        version, newest, _ = self._check_root(uri_of_branch(opened, name), branch_root(opened.main_base, name))
+        version, newest, _ = self._check_root(on_branch(opened, name))
         if version is None:
             self._add(Finding("branch", name, "no version of the branch can be read"))
         else:
@@ -255,6 +252,10 @@ class _Check:
             if key not in self._fragments:
                 self._fragments[key] = list(self._check_fragment(version, position))
             self._add_all(self._fragments[key], version.version)
+        if has_schema(version):
+            self._add_all(
+                findings_of("index", version.location.path, partial(self._indexes.check, version)), version.version
+            )
         if manifest.has_stable_row_ids and not self._has_problems(UNREADABLE, start):
             self._add_all(findings_of("ids", version.location.path, partial(_check_row_ids, version)), version.version)
 
@@ -314,15 +315,10 @@ class _Check:
 
     def _check_refs(self, version: TableVersion, branches: list[str]) -> None:
         """Check tags and branches; add the names of the branches to `branches`."""
-        for name in self._ref_names(join(version.main_base, TAGS_DIR)):
+        for name in refs.TAGS.names(self.store, version.main_base):
             self._add_all(findings_of("tag", name, partial(_check_tag, version, name)))
-        for name in self._ref_names(join(version.main_base, BRANCHES_DIR)):
-            name = name.replace("%2F", "/")
+        for name in refs.BRANCHES.names(self.store, version.main_base):
             self._add_all(findings_of("branch", name, partial(_check_branch_ref, version, name, branches)))
-
-    def _ref_names(self, prefix: str) -> list[str]:
-        names = (meta.name for meta in self.store.list_names(prefix))
-        return sorted(name.removesuffix(".json") for name in names if name.endswith(".json"))
 
     def _check_unreferenced(self, version: TableVersion, newest: int | None) -> None:
         """Check the hint of a branch, and files that no version references."""

@@ -276,7 +276,6 @@ def _check_index(version: TableVersion, message: table_pb2.IndexMetadata) -> Ite
     folder = join(version.base, f"{INDICES_DIR}/{uuid_text(index.uuid.bytes)}")
     for file in index.files:
         yield from findings_of("index", folder, partial(_check_index_file, version, folder, file, name), name)
-    yield Finding("index", folder, f"the content of {name}", is_damage=False)
 
 
 def _check_index_file(version: TableVersion, folder: str, file: IndexFile, name: str) -> Iterator[Finding]:

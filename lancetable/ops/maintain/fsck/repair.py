@@ -10,13 +10,11 @@ from lancetable.commit.cleanup.cleanup_plan import CleanupPolicy, plan_cleanup
 from lancetable.commit.cleanup.cleanup_run import run_cleanup
 from lancetable.errors import CorruptFileError, LanceError
 from lancetable.format.manifest_naming import hint_path
-from lancetable.handlers.choose_handler import choose_handler
 from lancetable.handlers.latest_version import write_hint
 from lancetable.ops.maintain.fsck.quarantine import location_of, open_manifest, quarantine
 from lancetable.ops.maintain.fsck.report import UNREADABLE, Problem, Report
 from lancetable.ops.refs.restore import restore
-from lancetable.store.open import open_store
-from lancetable.table.version import TableVersion, checkout, open_version
+from lancetable.table.version import Table, TableVersion, checkout, open_version
 
 ORPHANS_ONLY = CleanupPolicy(versions=frozenset(), error_if_tagged=False)
 
@@ -60,8 +58,8 @@ class _Repair:
         self, report: Report, is_intact: Callable[[TableVersion], bool], storage_options: Mapping[str, str] | None
     ) -> None:
         self.report, self.options, self.is_intact = report, storage_options, is_intact
-        self.store, _ = open_store(report.uri, storage_options)
-        self.handler = choose_handler(self.store, report.uri, storage_options=storage_options)
+        table = Table.of_uri(report.uri, storage_options)
+        self.store, self.handler = table.store, table.handler
         self._moved: set[str] = set()  # roots below which a manifest was moved
 
     def move_manifests(self) -> None:

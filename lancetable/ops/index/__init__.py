@@ -1,0 +1,1 @@
+"""Building and maintenance of secondary indexes."""

@@ -1,0 +1,67 @@
+"""Check of the content of index files: a deep check reads every page of the kinds that this library knows.
+
+Indexes that contain each row, such as BTREE and BITMAP, are also compared with the live rows of the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from lancetable.errors import CorruptFileError
+from lancetable.index.expressions import CoveredRows
+from lancetable.index.queries import IsNull, Range
+from lancetable.index.row_sets import RowSet
+from lancetable.index.segments import IndexSegment, index_segments
+from lancetable.ops.maintain.fsck.report import Finding, findings_of
+from lancetable.table.row_counts import deleted_offsets
+from lancetable.table.version import TableVersion
+
+
+class IndexCheck:
+    """Check of segments, each once for all versions that contain it with the same entry and fragments."""
+
+    def __init__(self, *, deep: bool) -> None:
+        self._deep = deep
+        self._checked: dict[tuple[object, ...], list[Finding]] = {}
+
+    def check(self, version: TableVersion) -> Iterator[Finding]:
+        """Yield the problems of the indexes of a version, and the indexes that are not checked."""
+        for segment in index_segments(version):
+            files = segment.files
+            name = f"index {segment.name!r} ({files.metadata.uuid})"
+            if not self._deep or segment.kind is None:
+                yield Finding("index", files.directory, f"the content of {name}", is_damage=False)
+                continue
+            key = (version.store.key(files.directory), files.metadata.raw, segment.fragments)
+            if key not in self._checked:
+                self._checked[key] = list(findings_of("index", files.directory, partial(_read, segment), name))
+            yield from self._checked[key]
+
+
+def _read(segment: IndexSegment) -> None:
+    """Read all pages; compare the rows of the segment with those of the table, if it contains each row."""
+    assert segment.kind is not None
+    segment.open().prewarm()
+    column, details = "", segment.files.details
+    queries = (IsNull(column), Range(column))
+    if not all(segment.answers(query) and segment.kind.is_exact(query, details) for query in queries):
+        return
+    nulls, others = (segment.search(query).true for query in queries)
+    missing = len(_live_rows(segment) - nulls - others)
+    if missing:
+        what = f"{missing} rows of the table are missing in the index"
+        raise CorruptFileError(what, path=segment.files.directory)
+
+
+def _live_rows(segment: IndexSegment) -> RowSet:
+    """Return the rows of the covered fragments that are not deleted."""
+    version = segment.files.version
+    live = CoveredRows(version, segment.fragments).all_rows
+    for fragment in version.manifest.fragments:
+        deleted = deleted_offsets(version, fragment) if fragment.id in segment.fragments else None
+        if deleted is not None:
+            live -= RowSet.of(deleted.astype(np.uint64) + np.uint64(fragment.id << 32))
+    return live
