@@ -35,8 +35,8 @@ Sort: TypeAlias = Callable[[list[pa.RecordBatch]], pa.RecordBatch]
 BUDGET_VARIABLE: Final = "LANCETABLE_INDEX_MEMORY_BYTES"
 _DEFAULT_BUDGET: Final = 512 * 1024 * 1024
 # Parts of the budget: all runs in memory; a chunk, of which several are sorted at the same time; a block of a run.
-_RUNS_PART: Final = 8
-_CHUNK_PART: Final = 64
+_RUNS_PART: Final = 16
+_CHUNK_PART: Final = 32
 _BLOCK_PART: Final = 1024
 _MAX_BLOCK_ROWS: Final = 64 * 1024
 _MAX_FILES: Final = 128  # files of one level, which are merged to one file of the next level
