@@ -265,7 +265,7 @@ def test_lock_surrounds_the_commit_and_its_conflict_is_raised(tmp_path: Path) ->
 
 
 def test_stubs_name_the_feature(ds: LanceDataset) -> None:
-    with pytest.raises(NotImplementedError, match=r"secondary indexes .*out of scope"):
+    with pytest.raises(NotImplementedError, match=r"vector indexes .*out of scope"):
         ds.create_index("id", "BTREE")
     for arguments in ({"namespace_client": object()}, {"base_store_params": {"a": {}}}):
         with pytest.raises(NotImplementedError):

@@ -103,6 +103,13 @@ def test_conflict_check_of_a_new_index_considers_related_fields() -> None:
     assert check(created, other, related).severity is Severity.COMPATIBLE
 
 
+def test_the_fragment_reuse_index_is_not_removed_next_to_new_segments() -> None:
+    record = IndexMetadata(uuid.uuid4(), "__lance_frag_reuse", ())
+    removal = tx.CreateIndex((), (record,))
+    assert check(removal, tx.CreateIndex((index("new", 0, [0]),)), Context()).severity is Severity.RETRYABLE
+    assert check(removal, tx.CreateIndex((), (index("old", 0, [0]),)), Context()).severity is Severity.COMPATIBLE
+
+
 # --- moved rows
 
 

@@ -13,7 +13,12 @@ from lance.optimize import Compaction as TheirCompaction
 from lance.optimize import RewriteResult as TheirResult
 
 import lancetable
-from lancetable.errors import CorruptFileError, RetryableCommitConflictError, UnsupportedFeatureError
+from lancetable.errors import (
+    CorruptFileError,
+    InvalidOperationError,
+    RetryableCommitConflictError,
+    UnsupportedFeatureError,
+)
 from lancetable.optimize import Compaction, RewriteResult
 
 KINDS = {"BTREE": "id", "BITMAP": "s", "LABEL_LIST": "tags", "NGRAM": "s", "ZONEMAP": "id", "BLOOMFILTER": "id"}
@@ -258,6 +263,22 @@ def test_optimizing_rewrites_the_indexes_and_removes_the_record(tmp_path: Path) 
     version = ds.version
     ds.optimize.optimize_indices()
     assert ds.version == version
+
+
+def test_the_record_is_not_dropped_while_an_index_needs_it(tmp_path: Path) -> None:
+    ds = write(tmp_path / "t.lance")
+    ds.optimize.compact_files(defer_index_remap=True)
+    names = [index.name for index in ds.describe_indices()]
+    assert ds.stats.index_stats("__lance_frag_reuse") == lance.dataset(ds.uri).stats.index_stats("__lance_frag_reuse")
+    with pytest.raises(UnsupportedFeatureError, match="optimize_indices"):
+        ds.prewarm_index("__lance_frag_reuse")
+    with pytest.raises(InvalidOperationError, match="optimize_indices"):
+        ds.drop_index("__lance_frag_reuse")
+    for name in names:
+        if name != "__lance_frag_reuse":
+            ds.drop_index(name)
+    ds.drop_index("__lance_frag_reuse")
+    assert not ds.has_index
 
 
 def test_a_large_record_is_stored_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
