@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from lancetable.indices import IndexConfig, IndexSegment
     from lancetable.table.version import TableVersion
 
-IndexType: TypeAlias = Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"]
+IndexType: TypeAlias = Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER", "JSON"]
 ProgressCallback: TypeAlias = Callable[[IndexProgress], object]
 
 # Arguments of pylance for vector indexes, which have no meaning for other kinds.
@@ -151,6 +151,8 @@ class DatasetIndexes:
             - "NGRAM": the rows of each trigram of strings, for `contains` and `regexp_like`.
             - "ZONEMAP": minimum and maximum of each range of rows; small, for columns that are roughly sorted.
             - "BLOOMFILTER": a Bloom filter of each range of rows; for equality and IN.
+            - "JSON": an index of one of these kinds of the values at a path of JSON documents, for `json_get_int` and
+              similar functions; needs the parameters `path` and `target_index_type`.
         name
             Name of the index; `{column}_idx` by default, with a number if that name belongs to another index.
         replace

@@ -92,8 +92,9 @@ def test_index_commands(tmp_path: Path) -> None:
     assert (dropped["version"], len(dropped["segments"])) == (5, 1)
     assert run_json("index", "drop", uri, "zones", "--run")["version"] == 6
     assert [row["name"] for row in run_json("index", "list", uri)] == ["s_idx"]
-    for arguments in (("drop", uri, "zones"), ("describe", uri, "zones"), ("create", uri, "nope", "btree")):
-        assert isinstance(invoke("index", *arguments, code=1).exception, lance.LanceError)
+    for arguments in (("drop", uri, "zones"), ("describe", uri, "zones"), ("optimize", uri, "--name", "zones")):
+        assert "the table has s_idx" in str(invoke("index", *arguments, code=1).exception)
+    assert isinstance(invoke("index", "create", uri, "nope", "btree", code=1).exception, lance.LanceError)
     assert "expected key=value" in run("index", "create", uri, "id", "btree", "--param", "x", code=2)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancetable.cli.table_command import TableCommand, parse_names, run_option, shows_progress, version_option
-from lancetable.errors import IndexNotFoundError
 
 if TYPE_CHECKING:
     from lancetable import LanceDataset
@@ -62,10 +61,11 @@ def _summary(index: IndexDescription, num_rows: int) -> dict[str, Any]:
 @click.argument("name")
 @version_option
 def describe(dataset: LanceDataset, output: Output, name: str) -> None:
-    """Show the segments, settings and statistics of index NAME."""
-    index = next((index for index in dataset.describe_indices() if index.name == name), None)
-    if index is None:
-        raise IndexNotFoundError(f"Index {name!r} not found in {dataset.uri}", index=name)
+    """Show the segments, settings and row counts of index NAME."""
+    from lancetable.ops.index.targets import existing_segments
+
+    existing_segments(dataset.table_version, name)  # raises an error if there are none
+    index = next(index for index in dataset.describe_indices() if index.name == name)
     segments = [
         {
             "uuid": segment.uuid,
@@ -89,7 +89,14 @@ def describe(dataset: LanceDataset, output: Output, name: str) -> None:
 @click.argument("column")
 @click.argument("kind")
 @click.option("--name", help="Name of the index; default: the column and _idx.")
-@click.option("--param", "-p", "parameters", multiple=True, callback=parse_parameters, help="Parameter as key=value.")
+@click.option(
+    "--param",
+    "-p",
+    "parameters",
+    multiple=True,
+    callback=parse_parameters,
+    help="Parameter as key=value; may be repeated.",
+)
 @click.option("--keep", is_flag=True, help="Fail if an index with this name exists, instead of replacing it.")
 @click.option("--empty", is_flag=True, help="Index no rows now; optimize adds them.")
 def create(
@@ -104,7 +111,8 @@ def create(
 ) -> None:
     """Build an index of KIND on COLUMN.
 
-    KIND is btree, bitmap, label_list, ngram, zonemap, bloomfilter or json.
+    KIND is btree, bitmap, label_list, ngram, zonemap, bloomfilter or json. Parameters are zone_size of btree,
+    rows_per_zone of zonemap, number_of_items and probability of bloomfilter, path and target_index_type of json.
     """
     from lancetable.indices import IndexConfig
 
@@ -140,13 +148,16 @@ def optimize(
 ) -> None:
     """Add rows to indexes that do not contain them. Prints the plan; --run executes it."""
     from lancetable.ops.index.optimize import plan_extensions
+    from lancetable.ops.index.targets import existing_segments
 
+    for name in names or ():
+        existing_segments(dataset.table_version, name)  # raises an error if there are none
     plan = plan_extensions(dataset.table_version, names, num_to_merge=merge, retrain=retrain)
     if run:
         dataset.optimize.optimize_indices(
             index_names=names, num_indices_to_merge=merge, retrain=retrain, progress=shows_progress()
         )
-        changed = {"changed_indexes": [each.target.name for each in plan]}
+        changed = {"changed_indexes": list(dict.fromkeys(each.target.name for each in plan))}
         output.properties({"uri": dataset.uri, "version": dataset.version, **changed})
         return
     rows = [

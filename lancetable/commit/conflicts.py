@@ -23,6 +23,7 @@ from lancetable.format import transaction as tx
 from lancetable.format.index import covered_fragments
 from lancetable.format.transaction import Operation
 from lancetable.proto import transaction_pb2
+from lancetable.table.fragment_reuse_entry import INDEX_NAME
 
 if TYPE_CHECKING:
     from lancetable.format.fragment import Fragment
@@ -366,7 +367,11 @@ def _covered(index: IndexMetadata) -> frozenset[int] | None:
 
 def _index_names(pending: tx.CreateIndex, committed: tx.CreateIndex, context: Context) -> Verdict:
     clash = _index_names_of(pending) & _index_names_of(committed)
-    return Verdict(R, f"both change the index {sorted(clash)[0]!r}") if clash else _COMPATIBLE
+    if clash:
+        return Verdict(R, f"both change the index {sorted(clash)[0]!r}")
+    if committed.new_indices and any(index.name == INDEX_NAME for index in pending.removed_indices):
+        return Verdict(R, f"a new segment may need {INDEX_NAME!r}, which this operation removes")
+    return _COMPATIBLE
 
 
 def _index_names_of(operation: tx.CreateIndex) -> set[str]:

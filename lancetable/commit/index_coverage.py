@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import pyroaring
 
 from lancetable.format.index import IndexMetadata, covered_fragments, index_messages, kind_name
+from lancetable.format.protobuf_conversion import parse_message
 from lancetable.format.schema import Schema
-from lancetable.proto import table_pb2
+from lancetable.proto import index_pb2, table_pb2
 from lancetable.table.fragment_reuse_entry import (
     INDEX_NAME,
     fragment_moves,
@@ -43,8 +44,15 @@ _ROW_ID_KINDS = frozenset({"Bitmap", "LabelList", "Inverted", "NGram", "Vector"}
 
 
 def stores_row_ids(index: Entry) -> bool:
-    """Return True if an index stores stable row ids in tables that have them, rather than row addresses."""
-    kind = kind_name(index.index_details.type_url)
+    """Return True if an index stores stable row ids in tables that have them, rather than row addresses.
+
+    Raises CorruptFileError if the details of a JSON index are malformed.
+    """
+    details = index.index_details
+    kind = kind_name(details.type_url)
+    if kind == "Json":  # stores the rows of its target, which is never a BTREE in such tables
+        kind = kind_name(parse_message(index_pb2.JsonIndexDetails, details.value).target_details.type_url)
+        return kind in _ROW_ID_KINDS
     return kind in _ROW_ID_KINDS or (kind == "BTree" and not index.index_version)
 
 

@@ -19,7 +19,7 @@ from lancetable.format.fragment import DataFile, Fragment
 from lancetable.format.index import IndexMetadata, covered_fragments, parse_indices
 from lancetable.format.schema import Schema
 from lancetable.format.transaction import Transaction
-from lancetable.proto import table_pb2
+from lancetable.proto import index_pb2, table_pb2
 from lancetable.rowids import RowIdSequence
 
 # Fields: id 0, tags 1 with items 2, st 3 with x 4 and y 5.
@@ -103,6 +103,13 @@ def test_conflict_check_of_a_new_index_considers_related_fields() -> None:
     assert check(created, other, related).severity is Severity.COMPATIBLE
 
 
+def test_the_fragment_reuse_index_is_not_removed_next_to_new_segments() -> None:
+    record = IndexMetadata(uuid.uuid4(), "__lance_frag_reuse", ())
+    removal = tx.CreateIndex((), (record,))
+    assert check(removal, tx.CreateIndex((index("new", 0, [0]),)), Context()).severity is Severity.RETRYABLE
+    assert check(removal, tx.CreateIndex((), (index("old", 0, [0]),)), Context()).severity is Severity.COMPATIBLE
+
+
 # --- moved rows
 
 
@@ -121,6 +128,14 @@ def test_moved_rows_stay_covered_by_indexes_of_row_ids(kind: str) -> None:
     version = {"index_version": 0} if kind == "BTree" else {}
     covering = [index("i", 0, [0, 1], kind, **version)]
     assert commit(TWO, covering, moved((4,)), stable=True) == [("i", [0, 1, 2])]
+
+
+@pytest.mark.parametrize(("target", "covered"), [("Bitmap", [0, 1, 2]), ("NGram", [0, 1, 2]), ("ZoneMap", [0, 1])])
+def test_the_target_of_a_json_index_determines_its_rows(target: str, covered: list[int]) -> None:
+    details = index_pb2.JsonIndexDetails(path="x")
+    details.target_details.type_url = f"/lance.table.{target}IndexDetails"
+    json = index("i", 0, [0, 1]).with_details("/lance.index.pb.JsonIndexDetails", details.SerializeToString())
+    assert commit(TWO, [json], moved((4,)), stable=True) == [("i", covered)]
 
 
 def test_moved_rows_are_not_covered_by_indexes_of_addresses() -> None:

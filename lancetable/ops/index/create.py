@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.index.column_values import num_values
+from lancetable.ops.index.deferred_remap import check_is_needless
 from lancetable.ops.index.segment_builder import build_segment, commit_segments
 from lancetable.ops.index.targets import existing_segments, segments_named, target_of
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
+from lancetable.table.fragment_reuse_entry import INDEX_NAME
 
 if TYPE_CHECKING:
     from lancetable.index.kind import IndexKind
@@ -97,11 +99,16 @@ def drop_index(version: TableVersion, name: str) -> TableVersion:
     ------
     IndexNotFoundError
         If the index does not exist.
+    InvalidOperationError
+        If it is the fragment reuse index, and other indexes contain addresses that it maps.
     RetryableCommitConflictError
         If every attempt conflicted with a concurrent commit.
     """
 
     def attempt(base: TableVersion) -> TableVersion:
-        return commit_segments(base, [], [segment.files.metadata for segment in existing_segments(base, name)])
+        removed = existing_segments(base, name)
+        if name == INDEX_NAME:
+            check_is_needless(base)
+        return commit_segments(base, [], [segment.files.metadata for segment in removed])
 
     return on_newest(version, attempt, conflict_retries=_CONFLICT_RETRIES, retry_timeout_s=DEFAULT_TIMEOUT_SECONDS)

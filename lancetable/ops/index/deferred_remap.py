@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyroaring
 
-from lancetable.errors import RetryableCommitConflictError, UnsupportedFeatureError
+from lancetable.errors import InvalidOperationError, RetryableCommitConflictError, UnsupportedFeatureError
 from lancetable.format.index import IndexFile, IndexMetadata, covered_fragments, index_messages
 from lancetable.format.paths import join
 from lancetable.format.transaction import ReuseIndex, RewriteGroup
@@ -38,6 +38,16 @@ def check_can_defer(version: TableVersion) -> None:
             f"{version.uri} has stable row ids, so compactions cannot defer the rewriting of indexes; omit"
             " defer_index_remap",
             feature="defer_index_remap with stable row ids",
+        )
+
+
+def check_is_needless(version: TableVersion) -> None:
+    """Raise InvalidOperationError if the record maps addresses of an index, which would lose its rows without it."""
+    names = {each.name for each in index_segments(version) if each.files.metadata.fields and each.has_old_addresses}
+    if names:
+        raise InvalidOperationError(
+            f"{INDEX_NAME!r} maps the rows of {', '.join(sorted(names))} after deferred compactions, so it cannot be"
+            " dropped; call optimize.optimize_indices(), which rewrites these indexes and removes it"
         )
 
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import IndexNotFoundError
 from lancetable.format.index import covered_fragments
+from lancetable.index.segments import fragment_reuse
 from lancetable.ops.index.targets import existing_segments, kind_of
+from lancetable.table.fragment_reuse_entry import INDEX_NAME
 from lancetable.table.row_counts import num_live_rows
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ def index_statistics(version: TableVersion, name: str) -> dict[str, Any]:
         If a segment is damaged.
     """
     segments = existing_segments(version, name)
+    if name == INDEX_NAME and (reuse := fragment_reuse(version)) is not None:
+        return {"num_versions": len(reuse.mappings)}
     kind = kind_of(segments)
     num_rows = {fragment.id: num_live_rows(version, fragment) for fragment in version.manifest.fragments}
     covered = {fragment_id for segment in segments for fragment_id in segment.fragments}

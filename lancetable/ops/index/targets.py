@@ -161,12 +161,18 @@ def kind_of(segments: Sequence[IndexSegment]) -> IndexKind:
         If this library does not know the kind of a segment or its version.
     """
     for segment in segments:
+        if segment.name == INDEX_NAME:
+            raise UnsupportedFeatureError(
+                f"{INDEX_NAME!r} records deferred compactions and contains no values; optimize.optimize_indices()"
+                " applies and removes it",
+                feature="searches of the fragment reuse index",
+            )
         if segment.kind is None:
             entry = segment.files.metadata
             name = segment.kind_name or "unknown type"
             raise UnsupportedFeatureError(
-                f"index {segment.name!r}: this form of {name} (version {entry.index_version or 0}) is not supported;"
-                " use the library that has created it, or drop it",
+                f"index {segment.name!r} is of the type {name}, version {entry.index_version or 0}, which is not"
+                " supported; use the library that has created it, or drop it",
                 feature=f"{name} of version {entry.index_version or 0}",
             )
     kind = segments[0].kind

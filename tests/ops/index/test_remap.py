@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,13 @@ from lance.optimize import Compaction as TheirCompaction
 from lance.optimize import RewriteResult as TheirResult
 
 import lancetable
-from lancetable.errors import CorruptFileError, RetryableCommitConflictError, UnsupportedFeatureError
+from lancetable.errors import (
+    CorruptFileError,
+    InvalidOperationError,
+    RetryableCommitConflictError,
+    UnsupportedFeatureError,
+)
+from lancetable.indices import IndexConfig
 from lancetable.optimize import Compaction, RewriteResult
 
 KINDS = {"BTREE": "id", "BITMAP": "s", "LABEL_LIST": "tags", "NGRAM": "s", "ZONEMAP": "id", "BLOOMFILTER": "id"}
@@ -62,6 +69,26 @@ def check(uri: str) -> None:
             for use in (False, True)
         ]
         assert found == found[:1] * 4, (predicate, found, coverage(uri))
+
+
+@pytest.mark.parametrize("kind", ["BITMAP", "NGRAM"])
+def test_json_indexes_of_row_ids_stay_complete_as_in_pylance(tmp_path: Path, kind: str) -> None:
+    documents = pa.array([json.dumps({"x": f"value {number % 5}"}) for number in range(60)], pa.json_())
+    table = pa.table({"id": range(60), "o": [0] * 60, "j": documents})
+    filter = "json_get_string(j, 'x') = 'value 1'" if kind == "BITMAP" else "contains(json_get_string(j, 'x'), 'lue 1')"
+    for library in (lance, lancetable):
+        uri = str(tmp_path / library.__name__)
+        lance.write_dataset(table, uri, max_rows_per_file=20, enable_stable_row_ids=True, data_storage_version="2.2")
+        config = IndexConfig("json", {"path": "x", "target_index_type": kind})
+        lancetable.dataset(uri).create_scalar_index("j", config, "json")
+        ds = library.dataset(uri)
+        ds.update({"o": "1"}, where="id % 7 = 1")
+        assert coverage(uri) == {"json": [[0, 1, 2, 3]]}
+        ds.optimize.compact_files(target_rows_per_fragment=1000)
+        assert coverage(uri) == {"json": [[4]]}
+        for ds in (lance.dataset(uri), lancetable.dataset(uri)):
+            assert "ScalarIndexQuery" in ds.scanner(filter=filter).explain_plan()
+            assert ds.count_rows(filter) == 12
 
 
 @pytest.mark.parametrize("stable", [False, True], ids=["addresses", "row ids"])
@@ -258,6 +285,22 @@ def test_optimizing_rewrites_the_indexes_and_removes_the_record(tmp_path: Path) 
     version = ds.version
     ds.optimize.optimize_indices()
     assert ds.version == version
+
+
+def test_the_record_is_not_dropped_while_an_index_needs_it(tmp_path: Path) -> None:
+    ds = write(tmp_path / "t.lance")
+    ds.optimize.compact_files(defer_index_remap=True)
+    names = [index.name for index in ds.describe_indices()]
+    assert ds.stats.index_stats("__lance_frag_reuse") == lance.dataset(ds.uri).stats.index_stats("__lance_frag_reuse")
+    with pytest.raises(UnsupportedFeatureError, match="optimize_indices"):
+        ds.prewarm_index("__lance_frag_reuse")
+    with pytest.raises(InvalidOperationError, match="optimize_indices"):
+        ds.drop_index("__lance_frag_reuse")
+    for name in names:
+        if name != "__lance_frag_reuse":
+            ds.drop_index(name)
+    ds.drop_index("__lance_frag_reuse")
+    assert not ds.has_index
 
 
 def test_a_large_record_is_stored_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
