@@ -19,7 +19,17 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.index.index_files import plain_values
 from lancetable.index.key_ranges import KeyRanges, expand
-from lancetable.index.sort_keys import Int64, Keys, Side, is_ascending, keys_of, positions, sort_indices, take
+from lancetable.index.sort_keys import (
+    Int64,
+    Keys,
+    Side,
+    is_ascending,
+    is_ordered,
+    keys_of,
+    positions,
+    sort_indices,
+    take,
+)
 
 if TYPE_CHECKING:
     from lancetable.index.index_files import IndexFileReader
@@ -45,7 +55,8 @@ class _Layout:
 class KeyBlocks:
     """The column `keys` of a file. Positions count the keys in ascending order, without null.
 
-    Raises CorruptFileError if there are several nulls or the keys of a block do not ascend.
+    Raises CorruptFileError if the type of the keys has no order, if there are several nulls, or if the keys of a block
+    do not ascend.
     """
 
     def __init__(self, reader: IndexFileReader, column: str) -> None:
@@ -53,6 +64,9 @@ class KeyBlocks:
         self.stored_type = reader.column_type(column)
         is_dictionary = pa.types.is_dictionary(self.stored_type)
         self.data_type = self.stored_type.value_type if is_dictionary else self.stored_type
+        if not is_ordered(self.data_type) and not pa.types.is_null(self.data_type):
+            what = "the keys of an index have a type without order"
+            raise CorruptFileError(what, found=self.stored_type, path=reader.path)
 
     @property
     def null_row(self) -> int | None:

@@ -62,8 +62,8 @@ class _Tokens:
 
     def __init__(self, reader: IndexFileReader) -> None:
         stored = reader.read(_NAMES[:1]).column(0).combine_chunks()
-        if stored.type != pa.uint32() or stored.null_count:
-            raise CorruptFileError("the tokens of an index are not numbers", path=reader.path)
+        if stored.null_count:
+            raise CorruptFileError("tokens of an index are null", path=reader.path)
         tokens = stored.to_numpy()
         self.rows: Int64 = np.argsort(tokens, kind="stable")
         self.tokens = tokens[self.rows]
@@ -165,8 +165,12 @@ class NGram(IndexKind):
         return False
 
     def open(self, files: SegmentFiles) -> OpenNGram:
-        """Open a segment."""
-        return OpenNGram(PostingFile(files.open(_FILE_NAME), _NAMES, ROARING_TREEMAP))
+        """Open a segment. Raises CorruptFileError if its tokens are not numbers."""
+        file = PostingFile(files.open(_FILE_NAME), _NAMES, ROARING_TREEMAP)
+        if file.keys.stored_type != pa.uint32():
+            what = "the tokens of an index have another type"
+            raise CorruptFileError(what, pa.uint32(), file.keys.stored_type, path=file.reader.path)
+        return OpenNGram(file)
 
     def merge(
         self,

@@ -208,6 +208,15 @@ def test_several_null_keys_are_reported(tmp_path: Path) -> None:
         segment.search(IsIn("v", pa.array([1])))
 
 
+def test_keys_of_a_type_without_order_are_reported(tmp_path: Path) -> None:
+    dataset = tables.write_table(tmp_path, pa.array([1]))
+    name, writer = writer_of(dataset)
+    writer.write_file(FILE_NAME, pa.table({"keys": pa.array([{"x": 1}, {"x": 2}]), "bitmaps": pa.array([b"", b""])}))
+    (segment,) = tables.segments(replace_index(dataset, KIND, name, writer))
+    with pytest.raises(CorruptFileError, match="without order"):
+        KIND.open(segment.files)  # of the target of a JSON index too, whose type is not that of the column
+
+
 # ------------------------------------------------------------------------------------------------------ merge and remap
 
 

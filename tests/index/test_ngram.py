@@ -188,11 +188,19 @@ def test_prewarming_reads_all_sets(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert segment.open().statistics() == {"num_ngrams": 4}
 
 
-def test_tokens_of_another_type_are_reported(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "tokens", [pa.array(["a"]), pa.array([1]), pa.array([{"x": 1}])], ids=lambda each: str(each.type)
+)
+def test_tokens_of_another_type_are_reported(tmp_path: Path, tokens: pa.Array) -> None:
     dataset = tables.write_table(tmp_path, pa.array(["abc"]))
     name, writer = writer_of(dataset)
-    table = pa.table({"tokens": pa.array(["a"]), "posting_list": pa.array([b""])})
-    writer.write_file("ngram_postings.lance", table)
-    (segment,) = tables.segments(replace_index(dataset, KIND, name, writer))
+    writer.write_file("ngram_postings.lance", pa.table({"tokens": tokens, "posting_list": pa.array([b""])}))
+    dataset = replace_index(dataset, KIND, name, writer)
+    (segment,) = tables.segments(dataset)
     with pytest.raises(CorruptFileError, match="tokens"):
         segment.search(Contains("v", "abc"))
+    with pytest.raises(CorruptFileError, match="tokens"):
+        dataset.prewarm_index(segment.name)
+    dataset.insert(pa.table({"id": [1], "v": ["def"]}))
+    with pytest.raises(CorruptFileError, match="tokens"):
+        dataset.optimize.optimize_indices(num_indices_to_merge=1)
