@@ -1,0 +1,167 @@
+"""PQ: a vector as the numbers of the nearest vectors of a codebook, one for each of its m sub-vectors.
+
+    codebook   (m, 2^bits, dim / m), in a global buffer as a tensor of shape [2^bits, dim]
+    code       8 bits: byte i is the number for sub-vector i
+               4 bits: byte i has the numbers for sub-vectors 2 i (low bits) and 2 i + 1 (high bits)
+    file       rows of a partition transposed: all first bytes, then all second bytes ... (setting "transposed")
+
+Distances are sums of m entries of a table (m, 2^bits) of the distances between the query and the codebook. Codes are of
+differences to the centroid for L2 and cosine. Distances of cosine are squared distances of normalized vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.errors import CorruptFileError
+from lancetable.format.protobuf_conversion import parse_message
+from lancetable.index.distances import Metric, Vectors
+from lancetable.index.vector.quantizer import (
+    Codes,
+    Distances32,
+    Ints,
+    Prepared,
+    Quantizer,
+    as_distances,
+    dimension,
+    integer,
+    widened,
+)
+from lancetable.index.vector.tensors import array_of_tensor, tensor_of_array
+from lancetable.proto import index_pb2
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from lancetable.index.index_files import IndexFileReader
+
+_ENCODED_ROWS = 4096
+
+
+class ProductQuantizer(Quantizer):
+    """Numbers of the vectors of a codebook.
+
+    Parameters
+    ----------
+    metric
+        See Quantizer.
+    codebook
+        (m, 2^bits, dim / m), in the type of the vectors; 4 or 8 bits.
+    is_transposed
+        True if the codes of a partition are stored transposed in the file, as pylance writes them.
+    """
+
+    kind = "PQ"
+    column = "__pq_code"
+
+    def __init__(self, metric: Metric, codebook: npt.NDArray[Any], *, is_transposed: bool = True) -> None:
+        self.num_sub_vectors, num_codes, width = codebook.shape
+        super().__init__(metric, self.num_sub_vectors * width)
+        self.num_bits = num_codes.bit_length() - 1
+        self.codebook, self.is_transposed = codebook, is_transposed
+        self.code_bytes = self.num_sub_vectors * self.num_bits // 8
+        self._wide = np.ascontiguousarray(widened(codebook))
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, Any], metric: Metric, file: IndexFileReader) -> Self:
+        """Return the quantizer of a file with these settings. Raises CorruptFileError if they are damaged."""
+        path = file.path
+        dim = dimension(settings, "dimension", path)
+        count, num_bits = integer(settings, "num_sub_vectors", 1, dim, path), integer(settings, "nbits", 4, 8, path)
+        is_transposed = settings.get("transposed", False)
+        if dim % count or num_bits not in (4, 8) or count * num_bits % 8 or type(is_transposed) is not bool:
+            raise CorruptFileError("invalid settings of a PQ index", found=dict(settings), path=path)
+        if metric is Metric.HAMMING:
+            raise CorruptFileError("a PQ index has the metric hamming", path=path)
+        data = settings.get("codebook_tensor")
+        if data and (not isinstance(data, list) or not all(type(byte) is int and 0 <= byte < 256 for byte in data)):
+            raise CorruptFileError("setting 'codebook_tensor' of a vector index", path=path)
+        content = bytes(data) if data else file.buffer(integer(settings, "codebook_position", 0, 1 << 31, path))
+        codebook = array_of_tensor(parse_message(index_pb2.Tensor, content, path), path)
+        if codebook.size != dim << num_bits or codebook.dtype.kind != "f":
+            what = "wrong size of the codebook of a PQ index"
+            raise CorruptFileError(what, dim << num_bits, (codebook.shape, codebook.dtype), path=path)
+        return cls(metric, codebook.reshape(count, 1 << num_bits, dim // count), is_transposed=is_transposed)
+
+    @property
+    def uses_residuals(self) -> bool:
+        """True for L2 and cosine. See Quantizer."""
+        return self.metric is not Metric.DOT
+
+    @property
+    def code_type(self) -> pa.DataType:
+        """Type of the column of codes. See Quantizer."""
+        return pa.list_(pa.uint8(), self.code_bytes)
+
+    def settings(self, buffer: int | None = None) -> Mapping[str, Any]:
+        """Return the settings. See Quantizer."""
+        return {
+            "codebook_position": buffer,
+            "nbits": self.num_bits,
+            "num_sub_vectors": self.num_sub_vectors,
+            "dimension": self.dim,
+            "codebook_tensor": [],
+            "transposed": self.is_transposed,
+        }
+
+    def buffer(self) -> bytes:
+        """Return the codebook as a tensor. See Quantizer."""
+        data: bytes = tensor_of_array(self.codebook.reshape(1 << self.num_bits, self.dim)).SerializeToString()
+        return data
+
+    def encode(self, vectors: Vectors) -> Codes:
+        """Return the codes (n, code_bytes). See Quantizer."""
+        numbers = np.empty((len(vectors), self.num_sub_vectors), np.uint8)
+        count, _, width = self._wide.shape
+        squares = np.einsum("ijk,ijk->ij", self._wide, self._wide)
+        for start in range(0, len(vectors), _ENCODED_ROWS):
+            parts = widened(vectors[start : start + _ENCODED_ROWS]).reshape(-1, count, width)
+            for number in range(count):
+                products = parts[:, number] @ self._wide[number].T
+                numbers[start : start + len(parts), number] = (squares[number] - 2 * products).argmin(axis=1)
+        return numbers if self.num_bits == 8 else numbers[:, 0::2] | numbers[:, 1::2] << 4
+
+    def to_stored(self, codes: Codes) -> Codes:
+        """Return the rows (n, code_bytes) of one partition in the layout of the file, from codes (n, code_bytes)."""
+        return np.ascontiguousarray(codes.T).reshape(codes.shape) if self.is_transposed else codes
+
+    def of_stored(self, stored: Codes) -> Codes:
+        """Return the codes (code_bytes, n), one row for each byte. See Quantizer."""
+        if self.is_transposed:
+            return stored.reshape(self.code_bytes, len(stored))
+        return np.ascontiguousarray(stored.T)
+
+    def prepare(self, query: Vectors) -> Prepared:
+        """Return the table (m, 2^bits) of the distances of sub-vectors, float32. See Quantizer."""
+        parts = widened(query).reshape(self.num_sub_vectors, 1, -1)
+        with np.errstate(all="ignore"):
+            if self.metric is Metric.DOT:
+                table = np.einsum("ijk,ijk->ij", self._wide, np.broadcast_to(parts, self._wide.shape))
+                # The sum of the entries is 1 - product.
+                table = 1 / self.num_sub_vectors - table
+            else:
+                differences = self._wide - parts
+                table = np.einsum("ijk,ijk->ij", differences, differences)
+        return as_distances(table)
+
+    def distances(self, prepared: Prepared, codes: Codes, rows: Ints | None = None) -> Distances32:
+        """Return the distances (n,). See Quantizer."""
+        selected = codes if rows is None else codes[:, rows]
+        sums = np.zeros(selected.shape[1], np.float32)
+        for number, octets in enumerate(selected):
+            if self.num_bits == 8:
+                sums += prepared[number].take(octets)
+            else:
+                sums += prepared[2 * number].take(octets & 15)
+                sums += prepared[2 * number + 1].take(octets >> 4)
+        return sums
+
+    @property
+    def memory_bytes(self) -> int:
+        """Approximate size in memory. See Quantizer."""
+        return 256 + self.codebook.nbytes + self._wide.nbytes
