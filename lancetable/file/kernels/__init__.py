@@ -21,6 +21,7 @@ the caller adds.
     _native.pyx            compiled forms of most of these modules; the loops are in loops/
     _native_keys.pyx       key lookup
     _native_search.pyx     search for a substring in many strings
+    _native_vector_build.pyx    nearest centroids, and graphs of vectors
     _native_write.pyx      loops that only writers need
 
 Each function has a form in NumPy or Arrow, and many have an equivalent compiled form. The compiled modules are
@@ -41,6 +42,9 @@ native_keys: Final[Any] = load(f"{__name__}._native_keys")
 
 native_search: Final[Any] = load(f"{__name__}._native_search")
 """The compiled substring search, or None."""
+
+native_vector_build: Final[Any] = load(f"{__name__}._native_vector_build")
+"""The compiled loops of builds of vector indexes, or None."""
 
 native_write: Final[Any] = load(f"{__name__}._native_write")
 """The compiled kernels that only writers need, or None."""

@@ -12,6 +12,7 @@ differences to the centroid for L2 and cosine. Distances of cosine are squared d
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.format.protobuf_conversion import parse_message
 from lancetable.index.distances import Metric, Vectors
+from lancetable.index.vector.nearest_centroids import Centroids
 from lancetable.index.vector.quantizer import (
     Codes,
     Distances32,
@@ -66,6 +68,11 @@ class ProductQuantizer(Quantizer):
         self.codebook, self.is_transposed = codebook, is_transposed
         self.code_bytes = self.num_sub_vectors * self.num_bits // 8
         self._wide = np.ascontiguousarray(widened(codebook))
+
+    @cached_property
+    def _centroids(self) -> list[Centroids]:
+        dot = self.metric is Metric.DOT
+        return [Centroids(part.astype(np.float32, copy=False), dot=dot) for part in self._wide]
 
     @classmethod
     def parse(cls, settings: Mapping[str, Any], metric: Metric, file: IndexFileReader) -> Self:
@@ -118,12 +125,11 @@ class ProductQuantizer(Quantizer):
         """Return the codes (n, code_bytes). See Quantizer."""
         numbers = np.empty((len(vectors), self.num_sub_vectors), np.uint8)
         count, _, width = self._wide.shape
-        squares = np.einsum("ijk,ijk->ij", self._wide, self._wide)
         for start in range(0, len(vectors), _ENCODED_ROWS):
-            parts = widened(vectors[start : start + _ENCODED_ROWS]).reshape(-1, count, width)
+            part = widened(vectors[start : start + _ENCODED_ROWS]).astype(np.float32, copy=False)
             for number in range(count):
-                products = parts[:, number] @ self._wide[number].T
-                numbers[start : start + len(parts), number] = (squares[number] - 2 * products).argmin(axis=1)
+                sub_vectors = part[:, number * width : (number + 1) * width]
+                numbers[start : start + len(part), number] = self._centroids[number].nearest(sub_vectors)[0]
         return numbers if self.num_bits == 8 else numbers[:, 0::2] | numbers[:, 1::2] << 4
 
     def to_stored(self, codes: Codes) -> Codes:
