@@ -16,7 +16,14 @@ from setuptools.extension import Extension
 KERNELS = "lancetable.file.kernels"
 MODULES = [
     f"{KERNELS}.{name}"
-    for name in ("_native", "_native_keys", "_native_search", "_native_vector_build", "_native_write")
+    for name in (
+        "_native",
+        "_native_keys",
+        "_native_search",
+        "_native_vector_build",
+        "_native_vectors",
+        "_native_write",
+    )
 ]
 
 

@@ -10,7 +10,7 @@ The tasks of the first step return addresses and distances only. Columns are rea
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -92,7 +92,11 @@ class VectorSearch:
     def find(self, pin: PinnedVersion, slices: Iterable[Split], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the nearest rows of some slices for each query, in the schema `FOUND`. Runs in tasks."""
         version = pin.open()
-        for options in scan_options_of(slices, self.scan_options(version)):
+        searched = self.scan_options(version)
+        assert searched.nearest is not None
+        # A task searches rows of some fragments, and an index those of all fragments that it covers.
+        searched = replace(searched, nearest=replace(searched.nearest, use_index=False))
+        for options in scan_options_of(slices, searched):
             plan = plan_nearest(version, options)
             with ScanRun(version, plan.search) as run:
                 found = search(run, plan)

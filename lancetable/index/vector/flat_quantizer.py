@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -9,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.kernels.vector_distances import Scan
 from lancetable.index.distances import Metric, Vectors
 from lancetable.index.vector.quantizer import (
     Codes,
-    Distances32,
-    Ints,
     Prepared,
     Quantizer,
-    as_distances,
+    aligned,
     dimension,
     widened,
 )
@@ -79,31 +79,14 @@ class FlatQuantizer(Quantizer):
 
     def of_stored(self, stored: Codes) -> Codes:
         """Return the vectors (n, dim), with float16 as float32. See Quantizer."""
-        return widened(stored)
+        return aligned(widened(stored))
 
     def prepare(self, query: Vectors) -> Prepared:
         """Return the query, with float16 as float32. See Quantizer."""
-        return np.ascontiguousarray(widened(query))
+        return aligned(widened(query))
 
-    def distances(self, prepared: Prepared, codes: Codes, rows: Ints | None = None) -> Distances32:
+    def scan(self, prepared: Prepared, codes: Codes) -> Scan:
         """Return the distances (n,). See Quantizer."""
-        vectors = codes if rows is None else codes[rows]
-        if self.metric is Metric.HAMMING:
-            return _bit_counts(vectors ^ prepared)
-        with np.errstate(all="ignore"):
-            if self.metric is Metric.L2:
-                differences = vectors - prepared
-                return as_distances(np.einsum("ij,ij->i", differences, differences))
-            products = np.einsum("ij,j->i", vectors, prepared)
-            if self.metric is Metric.DOT:
-                return as_distances(1 - products)
-            lengths = np.sqrt(np.einsum("ij,ij->i", vectors, vectors) * np.dot(prepared, prepared))
-            return as_distances(1 - products / lengths)
-
-
-_BITS_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
-
-
-def _bit_counts(values: Codes) -> Distances32:
-    sums: Distances32 = _BITS_OF_BYTE[values].sum(axis=1, dtype=np.uint32).astype(np.float32)
-    return sums
+        kind = self.metric.value + ("_double" if codes.dtype == np.float64 else "")
+        norm = math.sqrt(float(np.dot(prepared, prepared))) if self.metric is Metric.COSINE else 1.0
+        return Scan(kind, codes, prepared, len(codes), self.dim, norm=norm)

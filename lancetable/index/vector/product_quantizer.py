@@ -20,16 +20,15 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.kernels.vector_distances import Scan, distance_table
 from lancetable.format.protobuf_conversion import parse_message
 from lancetable.index.distances import Metric, Vectors
 from lancetable.index.vector.nearest_centroids import Centroids
 from lancetable.index.vector.quantizer import (
     Codes,
-    Distances32,
-    Ints,
     Prepared,
     Quantizer,
-    as_distances,
+    aligned,
     dimension,
     integer,
     widened,
@@ -67,7 +66,7 @@ class ProductQuantizer(Quantizer):
         self.num_bits = num_codes.bit_length() - 1
         self.codebook, self.is_transposed = codebook, is_transposed
         self.code_bytes = self.num_sub_vectors * self.num_bits // 8
-        self._wide = np.ascontiguousarray(widened(codebook))
+        self._wide = aligned(widened(codebook))
 
     @cached_property
     def _centroids(self) -> list[Centroids]:
@@ -139,33 +138,16 @@ class ProductQuantizer(Quantizer):
     def of_stored(self, stored: Codes) -> Codes:
         """Return the codes (code_bytes, n), one row for each byte. See Quantizer."""
         if self.is_transposed:
-            return stored.reshape(self.code_bytes, len(stored))
+            return aligned(stored).reshape(self.code_bytes, len(stored))
         return np.ascontiguousarray(stored.T)
 
     def prepare(self, query: Vectors) -> Prepared:
         """Return the table (m, 2^bits) of the distances of sub-vectors, float32. See Quantizer."""
-        parts = widened(query).reshape(self.num_sub_vectors, 1, -1)
-        with np.errstate(all="ignore"):
-            if self.metric is Metric.DOT:
-                table = np.einsum("ijk,ijk->ij", self._wide, np.broadcast_to(parts, self._wide.shape))
-                # The sum of the entries is 1 - product.
-                table = 1 / self.num_sub_vectors - table
-            else:
-                differences = self._wide - parts
-                table = np.einsum("ijk,ijk->ij", differences, differences)
-        return as_distances(table)
+        return distance_table(self._wide, aligned(widened(query)), dot=self.metric is Metric.DOT)
 
-    def distances(self, prepared: Prepared, codes: Codes, rows: Ints | None = None) -> Distances32:
+    def scan(self, prepared: Prepared, codes: Codes) -> Scan:
         """Return the distances (n,). See Quantizer."""
-        selected = codes if rows is None else codes[:, rows]
-        sums = np.zeros(selected.shape[1], np.float32)
-        for number, octets in enumerate(selected):
-            if self.num_bits == 8:
-                sums += prepared[number].take(octets)
-            else:
-                sums += prepared[2 * number].take(octets & 15)
-                sums += prepared[2 * number + 1].take(octets >> 4)
-        return sums
+        return Scan(f"pq{self.num_bits}", codes, prepared, codes.shape[1], self.code_bytes)
 
     @property
     def memory_bytes(self) -> int:

@@ -23,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.kernels.vector_distances import Scan
 from lancetable.index.distances import Metric, Vectors, widen
 
 if TYPE_CHECKING:
@@ -85,27 +86,24 @@ class Quantizer(ABC):
 
     @abstractmethod
     def of_stored(self, stored: Codes) -> Codes:
-        """Return the codes of one partition for `distances` from its rows (n, width) of the file."""
+        """Return the codes of one partition for `scan` from its rows (n, width) of the file."""
 
     @abstractmethod
     def prepare(self, query: Vectors) -> Prepared:
-        """Return what `distances` needs for a query (dim,), which is normalized or a residual as the vectors are."""
+        """Return what `scan` needs for a query (dim,), which is normalized or a residual as the vectors are."""
 
     @abstractmethod
+    def scan(self, prepared: Prepared, codes: Codes) -> Scan:
+        """Return the distances of a query to the codes of a partition, not yet computed."""
+
     def distances(self, prepared: Prepared, codes: Codes, rows: Ints | None = None) -> Distances32:
         """Return the distances (n,) of a query to the codes of a partition, or to some rows of it."""
+        return self.scan(prepared, codes).distances(rows)
 
     @property
     def memory_bytes(self) -> int:
         """Approximate size in memory."""
         return 256
-
-
-def as_distances(numbers: npt.NDArray[Any]) -> Distances32:
-    """Return numbers in float32; those out of range are infinite."""
-    with np.errstate(over="ignore"):
-        found: Distances32 = numbers.astype(np.float32)
-    return found
 
 
 def metadata_text(quantizer: Quantizer, buffer: int | None = None) -> str:
@@ -151,3 +149,8 @@ def normalized(vectors: Vectors) -> Vectors:
 def widened(vectors: Vectors) -> Vectors:
     """Return float16 as float32, other numbers unchanged."""
     return widen(np.ascontiguousarray(vectors)) if vectors.dtype == np.float16 else vectors
+
+
+def aligned(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return an array that is contiguous and aligned."""
+    return np.require(values, requirements=["C", "A"])

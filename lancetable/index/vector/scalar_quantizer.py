@@ -17,14 +17,13 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.kernels.vector_distances import Scan
 from lancetable.index.distances import Metric, Vectors
 from lancetable.index.vector.quantizer import (
     Codes,
-    Distances32,
-    Ints,
     Prepared,
     Quantizer,
-    as_distances,
+    aligned,
     dimension,
     integer,
     widened,
@@ -91,7 +90,7 @@ class ScalarQuantizer(Quantizer):
 
     def of_stored(self, stored: Codes) -> Codes:
         """Return the codes (n, dim) as they are. See Quantizer."""
-        return stored
+        return aligned(stored)
 
     def prepare(self, query: Vectors) -> Prepared:
         """Return the code of the query, or for dot the query in float32. See Quantizer."""
@@ -99,11 +98,9 @@ class ScalarQuantizer(Quantizer):
             return widened(query).astype(np.float32)
         return self.encode(query)
 
-    def distances(self, prepared: Prepared, codes: Codes, rows: Ints | None = None) -> Distances32:
+    def scan(self, prepared: Prepared, codes: Codes) -> Scan:
         """Return the distances (n,). See Quantizer."""
-        selected = codes if rows is None else codes[rows]
         if self.metric is Metric.DOT:
-            products = selected.astype(np.float32) @ prepared
-            return as_distances(1 - (products * self._step + self.start * prepared.sum(dtype=np.float64)))
-        differences = selected.astype(np.int32) - prepared
-        return as_distances(np.einsum("ij,ij->i", differences, differences) * self._step**2)
+            offset = 1 - self.start * float(prepared.sum(dtype=np.float64))
+            return Scan("sq_dot", codes, prepared, len(codes), self.dim, -self._step, offset)
+        return Scan("sq_l2", codes, prepared, len(codes), self.dim, self._step**2)

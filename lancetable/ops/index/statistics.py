@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import IndexNotFoundError
 from lancetable.format.index import covered_fragments
+from lancetable.index.vector.search import open_vector_index
+from lancetable.index.vector_segments import is_vector_segment
 from lancetable.ops.index.targets import existing_segments, kind_of
 from lancetable.table.row_counts import num_live_rows
 
 if TYPE_CHECKING:
+    from lancetable.index.kind import OpenIndex
     from lancetable.index.segments import IndexSegment
     from lancetable.table.version import TableVersion
 
@@ -29,14 +32,15 @@ def index_statistics(version: TableVersion, name: str) -> dict[str, Any]:
         If a segment is damaged.
     """
     segments = existing_segments(version, name)
-    kind = kind_of(segments)
+    is_vector = is_vector_segment(segments[0])
+    type_name = "" if is_vector else kind_of(segments).plan_name
     num_rows = {fragment.id: num_live_rows(version, fragment) for fragment in version.manifest.fragments}
     covered = {fragment_id for segment in segments for fragment_id in segment.fragments}
     indexed = sum(num_rows[fragment_id] for fragment_id in covered)
     created = [segment.files.metadata.created_at_ms for segment in segments]
     parts = [_statistics_of(segment) for segment in segments]
     return {
-        "index_type": kind.plan_name if any(parts) else "N/A",
+        "index_type": (str(parts[0].get("index_type", "")) if is_vector else type_name) if any(parts) else "N/A",
         "name": name,
         "num_indices": len(segments),
         "num_segments": len(segments),
@@ -57,7 +61,11 @@ def _statistics_of(segment: IndexSegment) -> dict[str, Any]:
     """Return statistics of a segment; none, as in pylance, if it was built for no fragments."""
     entry = segment.files.metadata
     covered = covered_fragments(entry.fragment_bitmap, entry.name)
-    return {} if covered is not None and not covered else segment.open().statistics()
+    return {} if covered is not None and not covered else _open(segment).statistics()
+
+
+def _open(segment: IndexSegment) -> OpenIndex:
+    return open_vector_index(segment) if is_vector_segment(segment) else segment.open()
 
 
 def prewarm_index(version: TableVersion, name: str, uuids: Iterable[uuid_module.UUID] | None = None) -> None:
@@ -73,11 +81,12 @@ def prewarm_index(version: TableVersion, name: str, uuids: Iterable[uuid_module.
         If a segment is damaged.
     """
     segments = existing_segments(version, name)
-    kind_of(segments)
+    if not is_vector_segment(segments[0]):
+        kind_of(segments)
     by_uuid = {segment.files.metadata.uuid: segment for segment in segments}
     selected = list(by_uuid) if uuids is None else list(uuids)
     missing = [uuid for uuid in selected if uuid not in by_uuid]
     if missing:
         raise IndexNotFoundError(f"index {name!r} has no segment {missing[0]}", index=name)
     for uuid in selected:
-        by_uuid[uuid].open().prewarm()
+        _open(by_uuid[uuid]).prewarm()
