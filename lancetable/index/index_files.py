@@ -177,7 +177,7 @@ class SegmentWriter:
 
     def open_file(self, name: str, schema: pa.Schema) -> IndexFileWriter:
         """Start a file of the segment."""
-        return IndexFileWriter(self, name, Schema.from_arrow(schema), join(self._directory, name))
+        return IndexFileWriter(self, name, Schema.from_arrow(schema, check=False), join(self._directory, name))
 
     def write_file(
         self,

@@ -77,6 +77,14 @@ class FlatQuantizer(Quantizer):
         """Return the vectors in the type of the index. See Quantizer."""
         return vectors.astype(self.dtype, copy=False)
 
+    def decode(self, codes: Codes) -> Vectors:
+        """Return the vectors. See Quantizer."""
+        return codes
+
+    def of_prepared(self, codes: Codes) -> Codes:
+        """Return the vectors in the type of the index. See Quantizer."""
+        return codes.astype(self.dtype, copy=False)
+
     def of_stored(self, stored: Codes) -> Codes:
         """Return the vectors (n, dim), with float16 as float32. See Quantizer."""
         return aligned(widened(stored))

@@ -164,10 +164,11 @@ class OpenVectorIndex(OpenIndex):
     def partition(self, number: int) -> Partition:
         """Return a partition, read on first use and cached. Raises CorruptFileError if it is damaged."""
         return self._auxiliary.cached(
-            ("partition", number), lambda: self._read_partition(number), lambda read: read.memory_bytes
+            ("partition", number), lambda: self.read_partition(number), lambda read: read.memory_bytes
         )
 
-    def _read_partition(self, number: int) -> Partition:
+    def read_partition(self, number: int) -> Partition:
+        """Read a partition without caching it. Raises CorruptFileError if it is damaged."""
         rows, path, quantizer = self.vectors.rows(number), self._auxiliary.path, self.quantizer
         if not rows:
             stored = np.empty((0, quantizer.code_type.list_size), quantizer.code_type.value_type.to_pandas_dtype())

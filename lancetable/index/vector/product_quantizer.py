@@ -131,8 +131,20 @@ class ProductQuantizer(Quantizer):
                 numbers[start : start + len(part), number] = self._centroids[number].nearest(sub_vectors)[0]
         return numbers if self.num_bits == 8 else numbers[:, 0::2] | numbers[:, 1::2] << 4
 
+    def decode(self, codes: Codes) -> Vectors:
+        """Return the vectors of the codebook. See Quantizer."""
+        numbers = codes
+        if self.num_bits == 4:
+            numbers = np.empty((len(codes), self.num_sub_vectors), np.uint8)
+            numbers[:, 0::2], numbers[:, 1::2] = codes & 15, codes >> 4
+        return self._wide[np.arange(self.num_sub_vectors), numbers].reshape(len(codes), self.dim)
+
+    def of_prepared(self, codes: Codes) -> Codes:
+        """Return codes (n, code_bytes) from codes (code_bytes, n). See Quantizer."""
+        return np.ascontiguousarray(codes.T)
+
     def to_stored(self, codes: Codes) -> Codes:
-        """Return the rows (n, code_bytes) of one partition in the layout of the file, from codes (n, code_bytes)."""
+        """Return the rows (n, code_bytes) of one partition in the layout of the file. See Quantizer."""
         return np.ascontiguousarray(codes.T).reshape(codes.shape) if self.is_transposed else codes
 
     def of_stored(self, stored: Codes) -> Codes:

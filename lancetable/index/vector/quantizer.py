@@ -84,6 +84,25 @@ class Quantizer(ABC):
     def encode(self, vectors: Vectors) -> Codes:
         """Return the codes (n, width) of vectors, which are normalized or residuals where the index requires it."""
 
+    def has_codes_of(self, other: Quantizer) -> bool:
+        """Return whether the codes of another quantizer have the same meaning."""
+        mine, others = dict(self.settings(0)), dict(other.settings(0))
+        mine.pop("transposed", None)
+        others.pop("transposed", None)
+        return type(self) is type(other) and mine == others and self.buffer() == other.buffer()
+
+    @abstractmethod
+    def decode(self, codes: Codes) -> Vectors:
+        """Return the vectors (n, dim) that codes (n, width) of `encode` represent."""
+
+    def to_stored(self, codes: Codes) -> Codes:
+        """Return the rows (n, width) of one partition in the layout of the file, from codes of `encode`."""
+        return codes
+
+    def of_prepared(self, codes: Codes) -> Codes:
+        """Return codes (n, width) as `encode` returns them, from codes of `of_stored`."""
+        return codes
+
     @abstractmethod
     def of_stored(self, stored: Codes) -> Codes:
         """Return the codes of one partition for `scan` from its rows (n, width) of the file."""

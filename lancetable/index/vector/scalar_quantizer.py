@@ -88,6 +88,10 @@ class ScalarQuantizer(Quantizer):
             scaled = (vectors.astype(np.float64) - self.start) * (_LEVELS / (self.end - self.start))
             return np.clip(np.nan_to_num(scaled, nan=0.0), 0, _LEVELS).astype(np.uint8)
 
+    def decode(self, codes: Codes) -> Vectors:
+        """Return the centres of the codes in float32. See Quantizer."""
+        return codes.astype(np.float32) * np.float32(self._step) + np.float32(self.start)
+
     def of_stored(self, stored: Codes) -> Codes:
         """Return the codes (n, dim) as they are. See Quantizer."""
         return aligned(stored)

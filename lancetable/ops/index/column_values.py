@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from lancetable.format.row_address import join
 from lancetable.index.kind import ROW, VALUE
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.ops.read.scan import execute_scan
 from lancetable.ops.read.scan_plan import ScanOptions, plan_scan
-from lancetable.table.row_counts import num_live_rows
+from lancetable.ops.read.take import take_addresses
+from lancetable.table.row_counts import deleted_offsets, num_live_rows, physical_rows
 
 if TYPE_CHECKING:
     from lancetable.format.schema import Field
@@ -21,22 +23,81 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 1 << 16
 _BATCH_BYTES = 16 << 20
+# Rows that are sampled for each missing value, after the first sample had nulls.
+_MORE_SAMPLES = 4
 
 
-def column_values(
-    version: TableVersion,
-    field: Field,
-    fragment_ids: Sequence[int],
-    *,
-    row_ids: bool,
-    tracker: Tracker = NO_PROGRESS,
-) -> Iterator[pa.RecordBatch]:
-    """Yield the live values of a column with the columns `VALUE` and `ROW`, in physical order.
+class ColumnValues:
+    """The live values of a column in some fragments. See `IndexedValues`.
 
-    `ROW` contains stable row ids if `row_ids` is True, otherwise row addresses. A batch contains rows of one fragment.
+    `ROW` contains stable row ids if `row_ids` is True, otherwise row addresses.
     """
-    if not fragment_ids:
-        return
+
+    def __init__(
+        self,
+        version: TableVersion,
+        field: Field,
+        fragment_ids: Sequence[int],
+        *,
+        row_ids: bool,
+        tracker: Tracker = NO_PROGRESS,
+    ) -> None:
+        self._version, self._field, self._fragment_ids = version, field, fragment_ids
+        self._row_ids, self._tracker = row_ids, tracker
+
+    @property
+    def num_rows(self) -> int:
+        """Number of live rows."""
+        return num_values(self._version, self._fragment_ids)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield batches with the columns `VALUE` and `ROW`, in physical order. A batch has rows of one fragment."""
+        if self._fragment_ids:
+            yield from _values(
+                self._version, self._field, self._fragment_ids, row_ids=self._row_ids, tracker=self._tracker
+            )
+
+    def sample(self, num_rows: int, seed: int | None) -> pa.Array:
+        """Return the values of up to `num_rows` distinct rows, drawn at random. Most of them are not null.
+
+        Rows are read in physical order.
+        """
+        path, total = self._version.schema.path_of(self._field.id), self.num_rows
+        random, taken = np.random.default_rng(seed), np.empty(0, np.int64)
+        parts: list[pa.Array] = []
+        missing = num_rows
+        while missing > 0 and len(taken) < total:
+            left = np.setdiff1d(np.arange(total), taken) if len(taken) else np.arange(total)
+            wanted = missing if not parts else min(len(left), missing * _MORE_SAMPLES)
+            positions = left if wanted >= len(left) else np.sort(random.choice(left, wanted, replace=False))
+            taken = np.concatenate((taken, positions))
+            addresses = self._addresses(positions)
+            column = take_addresses(self._version, addresses, [path]).column(0)
+            values = _stored(column.combine_chunks())
+            parts.append(values.drop_null())
+            missing -= len(parts[-1])
+        return pa.concat_arrays(parts).slice(0, num_rows) if len(parts) > 1 else parts[0].slice(0, num_rows)
+
+    def _addresses(self, positions: Any) -> Any:
+        """Return the addresses of live rows by their ascending positions in the fragments."""
+        parts, start = [], 0
+        for fragment_id in sorted(self._fragment_ids):
+            fragment = self._version.manifest.fragments.by_id(fragment_id)
+            assert fragment is not None
+            count, deleted = physical_rows(self._version, fragment), deleted_offsets(self._version, fragment)
+            live = count if deleted is None else count - len(deleted)
+            first, last = np.searchsorted(positions, [start, start + live])
+            offsets = positions[first:last] - start
+            if deleted is not None:
+                offsets = np.delete(np.arange(count), deleted)[offsets]
+            parts.append(join(fragment_id, offsets.astype(np.uint64)))
+            start += live
+        return np.concatenate(parts)
+
+
+def _values(
+    version: TableVersion, field: Field, fragment_ids: Sequence[int], *, row_ids: bool, tracker: Tracker
+) -> Iterator[pa.RecordBatch]:
     options = ScanOptions(
         columns=[version.schema.path_of(field.id)],
         fragments=fragment_ids,

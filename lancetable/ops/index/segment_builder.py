@@ -21,7 +21,7 @@ from lancetable.format.paths import INDICES_DIR, join
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.index.index_files import SegmentWriter
-from lancetable.ops.index.column_values import column_values
+from lancetable.ops.index.column_values import ColumnValues
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.store.base import discard, undone_on_error
 from lancetable.table.row_id_lookup import row_id_index
@@ -103,7 +103,10 @@ def can_merge(version: TableVersion, kind: IndexKind, sources: Sequence[IndexSeg
     """
     form = stores_row_ids(version, kind)
     return all(
-        source.stores_row_ids == form and not source.has_old_addresses and source.open().is_mergeable
+        source.stores_row_ids == form
+        and not source.has_old_addresses
+        and source.open().is_mergeable
+        and sources[0].open().can_merge(source.open())
         for source in sources
     )
 
@@ -124,10 +127,15 @@ def rebuild_segment(
     model: IndexSegment,
     fragment_ids: Sequence[int],
     *,
+    retrain: bool = False,
     tracker: Tracker = NO_PROGRESS,
 ) -> IndexMetadata:
-    """Write a segment with the live rows of fragments and the parameters of an existing segment."""
-    options = {**model.open().parameters, **target.options}
+    """Write a segment with the live rows of fragments and the parameters of an existing segment.
+
+    With `retrain`, kinds that are trained are trained on the rows.
+    """
+    opened = model.open()
+    options = {**(opened.training_parameters if retrain else opened.parameters), **target.options}
     return build_segment(version, replace(target, options=options), fragment_ids, tracker=tracker)
 
 
@@ -167,9 +175,9 @@ def row_filter(version: TableVersion, segment: IndexSegment) -> RowFilter:
     return is_covered
 
 
-def _values(version: TableVersion, target: IndexTarget, fragment_ids: Sequence[int], tracker: Tracker) -> Iterator[Any]:
+def _values(version: TableVersion, target: IndexTarget, fragment_ids: Sequence[int], tracker: Tracker) -> ColumnValues:
     row_ids = stores_row_ids(version, target.kind)
-    return column_values(version, target.field, fragment_ids, row_ids=row_ids, tracker=tracker)
+    return ColumnValues(version, target.field, fragment_ids, row_ids=row_ids, tracker=tracker)
 
 
 def stores_row_ids(version: TableVersion, kind: IndexKind) -> bool:
@@ -198,6 +206,8 @@ def _write(
     uuid = uuid or uuid_module.uuid4()
     with new_segment(version, uuid) as writer:
         details = write(writer)
+    if not writer.files:
+        fragment_ids = ()  # a kind that needs training has written settings only
     return IndexMetadata(
         uuid,
         target.name,
