@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from lancetable.index_metadata import Index, IndexDescription
-    from lancetable.indices import IndexConfig, IndexSegment
+    from lancetable.indices import IndexConfig, IndexSegment, IvfModel
     from lancetable.table.version import TableVersion
 
 IndexType: TypeAlias = Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"]
@@ -112,6 +112,42 @@ class DatasetIndexes:
                 f"index_segments must be an iterable of str or uuid.UUID, not a single {type(index_segments)}."
             )
         prewarm_index(self._table, name, None if index_segments is None else map(parse_uuid, index_segments))
+
+    def get_ivf_model(self, index_name: str) -> IvfModel:
+        """Return the partitions of a vector index: the centroids of its first segment, and the metric.
+
+        Raises
+        ------
+        IndexNotFoundError
+            If the index does not exist.
+        InvalidInputError
+            If it is not a vector index.
+        UnsupportedFeatureError
+            If its type is not supported.
+        """
+        from lancetable.indices import IvfModel
+        from lancetable.ops.index.statistics import partitions_of
+
+        return IvfModel(*partitions_of(self._table, index_name))
+
+    def centroids(self, *, index_name: str | None = None, column: str | None = None) -> pa.FixedSizeListArray:
+        """Return the centroids of a vector index, given its name or its column. Raises the errors of `get_ivf_model`.
+
+        Raises
+        ------
+        InvalidInputError
+            If neither is given.
+        KeyError
+            If the column has no vector index.
+        """
+        if index_name is None:
+            if column is None:
+                raise InvalidInputError("Must provide 'index_name' or 'column'.")
+            indexes = (index for index in self.describe_indices() if column in index.field_names)
+            index_name = next((index.name for index in indexes if index.index_type.startswith("IVF_")), None)
+            if index_name is None:
+                raise KeyError(f"No IVF index for column '{column}'")
+        return self.get_ivf_model(index_name).centroids
 
     # --- changes
 

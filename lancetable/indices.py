@@ -1,6 +1,6 @@
 """Requests for secondary indexes: kinds with their parameters, and segments of distributed builds.
 
-The builders of vector indexes in pylance's `lance.indices` are out of scope.
+Of pylance's `lance.indices`, the builders of vector indexes are out of scope.
 """
 
 from __future__ import annotations
@@ -10,14 +10,23 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import pyarrow as pa
+
 from lancetable import scope
-from lancetable.errors import InvalidInputError
+from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.index_metadata import Index
 
 if TYPE_CHECKING:
     from lancetable.index.kind import IndexKind
 
-__all__ = ["IndexConfig", "IndexFileVersion", "IndexSegment", "IndexSegmentDescription", "SupportedDistributedIndices"]
+__all__ = [
+    "IndexConfig",
+    "IndexFileVersion",
+    "IndexSegment",
+    "IndexSegmentDescription",
+    "IvfModel",
+    "SupportedDistributedIndices",
+]
 
 IndexSegment: TypeAlias = Index
 IndexSegmentDescription: TypeAlias = Index
@@ -43,6 +52,54 @@ def __getattr__(name: str) -> Any:
     if name in _MISSING:
         return scope.stub(f"lancetable.indices.{name}", _MISSING[name])
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+@dataclass(eq=False)
+class IvfModel:
+    """Partitions of a vector index.
+
+    Parameters
+    ----------
+    centroids
+        Array of fixed-size lists: the centroid of each partition, in the type of the vectors.
+    distance_type
+        Metric of the index: "l2", "cosine", "dot" or "hamming". Centroids of an index with the metric cosine are those
+        of normalized vectors.
+    """
+
+    centroids: pa.FixedSizeListArray
+    distance_type: str
+
+    @property
+    def num_partitions(self) -> int:
+        """The number of partitions."""
+        return len(self.centroids)
+
+    def save(self, uri: str, *, storage_options: dict[str, str] | None = None) -> None:
+        """Write the model to a file that `load` and pylance can read. Raises the errors of `LanceFileWriter`."""
+        from lancetable.file import LanceFileWriter
+
+        metadata = {"distance_type": self.distance_type}
+        schema = pa.schema([pa.field("centroids", self.centroids.type)], metadata)
+        with LanceFileWriter(uri, schema, storage_options=storage_options) as writer:
+            writer.write_batch(pa.table([self.centroids], schema=schema))
+
+    @classmethod
+    def load(cls, uri: str, *, storage_options: dict[str, str] | None = None) -> IvfModel:
+        """Read a model from a file.
+
+        Raises
+        ------
+        CorruptFileError
+            If the file does not contain a model.
+        """
+        from lancetable.file import LanceFileReader
+
+        table = LanceFileReader(uri, storage_options=storage_options).read_all().to_table()
+        metadata = table.schema.metadata or {}
+        if "centroids" not in table.schema.names or b"distance_type" not in metadata:
+            raise CorruptFileError("the file does not contain the partitions of a vector index", path=uri)
+        return cls(table.column("centroids").combine_chunks(), metadata[b"distance_type"].decode())
 
 
 @dataclass

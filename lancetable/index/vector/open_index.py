@@ -40,12 +40,13 @@ class Partition:
     row_ids: U64Array
     codes: Codes
     graph: Graph | None
+    is_mapped: bool = False
 
     @property
     def memory_bytes(self) -> int:
-        """Approximate size in memory."""
+        """Approximate size in memory, without codes that are a part of a memory map."""
         graph = 0 if self.graph is None else self.graph.memory_bytes
-        return 512 + self.row_ids.nbytes + self.codes.nbytes + graph
+        return 512 + self.row_ids.nbytes + (0 if self.is_mapped else self.codes.nbytes) + graph
 
 
 class OpenVectorIndex(OpenIndex):
@@ -184,7 +185,8 @@ class OpenVectorIndex(OpenIndex):
         graph = None
         if self._texts is not None:
             graph = read_graph(self._index, self.ivf.rows(number), self._texts[number], len(rows))
-        return Partition(row_ids.to_numpy(), quantizer.of_stored(stored), graph)
+        codes = quantizer.of_stored(stored)
+        return Partition(row_ids.to_numpy(), codes, graph, self._auxiliary.is_mapped(codes))
 
     def search(self, query: IndexQuery) -> IndexResult:
         """Vector indexes answer no filters. See OpenIndex."""

@@ -163,7 +163,7 @@ class IndexSearch:
                 order = order[np.argsort(row[order], kind="stable")]
             else:
                 order = np.argsort(row, kind="stable")
-            ranked.append(_Ranked(query, order, probes.first(row[order], k), most))
+            ranked.append(_Ranked(query, order, probes.first(index.metric, row[order], k), most))
         return ranked
 
     def _search_first(self, number: int, queries: Sequence[_Ranked]) -> None:

@@ -96,7 +96,7 @@ def rows_of_partition(
         ("rows of a partition", index.directory, number),
         version.manifest,
         lambda: _find_rows(segment, partition.row_ids),
-        lambda rows: rows.memory_bytes,
+        lambda rows: rows.memory_bytes - (partition.row_ids.nbytes if rows.addresses is partition.row_ids else 0),
     )
 
 

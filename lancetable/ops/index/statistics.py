@@ -6,7 +6,9 @@ import uuid as uuid_module
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from lancetable.errors import IndexNotFoundError
+import pyarrow as pa
+
+from lancetable.errors import IndexNotFoundError, InvalidInputError
 from lancetable.format.index import covered_fragments
 from lancetable.index.vector.search import open_vector_index
 from lancetable.index.vector_segments import is_vector_segment
@@ -66,6 +68,28 @@ def _statistics_of(segment: IndexSegment) -> dict[str, Any]:
 
 def _open(segment: IndexSegment) -> OpenIndex:
     return open_vector_index(segment) if is_vector_segment(segment) else segment.open()
+
+
+def partitions_of(version: TableVersion, name: str) -> tuple[pa.FixedSizeListArray, str]:
+    """Return the centroids of the first segment of a vector index, and its metric.
+
+    Raises
+    ------
+    IndexNotFoundError
+        If the index does not exist.
+    InvalidInputError
+        If it is not a vector index.
+    UnsupportedFeatureError
+        If its type is not supported.
+    CorruptFileError
+        If the segment is damaged.
+    """
+    segment = existing_segments(version, name)[0]
+    if not is_vector_segment(segment):
+        raise InvalidInputError(f"index {name!r} is not a vector index: its type is {segment.kind_name}")
+    index = open_vector_index(segment)
+    values = pa.array(index.centroids.reshape(-1))
+    return pa.FixedSizeListArray.from_arrays(values, index.dim), index.metric.value
 
 
 def prewarm_index(version: TableVersion, name: str, uuids: Iterable[uuid_module.UUID] | None = None) -> None:
