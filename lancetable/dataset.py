@@ -40,7 +40,7 @@ from lancetable.argument_validation import (
     version_to_write,
     warn_of_cache_size,
 )
-from lancetable.dataset_indexes import DatasetIndexes
+from lancetable.dataset_vector_indexes import DatasetVectorIndexes
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
 from lancetable.lazy import lazy_names
 from lancetable.progress import tracked
@@ -246,7 +246,7 @@ def dataset(
 
 
 @scope.fill_gaps(scope.DATASET)
-class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarrow comes without types
+class LanceDataset(DatasetVectorIndexes, pads.Dataset):  # type: ignore[misc]  # pyarrow comes without types
     """A table at one version.
 
     Created by `dataset()` or `write_dataset()`. It is a `pyarrow.dataset.Dataset`, so DuckDB, polars and other engines

@@ -16,6 +16,7 @@ from lancetable.progress import IndexProgress, index_report, tracked
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from lancetable.index.kind import IndexKind
     from lancetable.index_metadata import Index, IndexDescription
     from lancetable.indices import IndexConfig, IndexSegment, IvfModel
     from lancetable.table.version import TableVersion
@@ -238,12 +239,12 @@ class DatasetIndexes:
         with tracked(index_report(progress_callback), "create_index") as tracker:
             self._table = create_index(
                 self._table,
-                _one_column(column),
+                one_column(column),
                 kind,
                 name=name,
                 replace=replace,
                 train=train,
-                uuid=_uuid_or_none(index_uuid),
+                uuid=uuid_or_none(index_uuid),
                 options=options,
                 tracker=tracker,
             )
@@ -348,7 +349,8 @@ class DatasetIndexes:
         shuffle_partition_batches, shuffle_partition_concurrency, ivf_centroids_file, precomputed_partition_dataset, \
         storage_options, filter_nan, target_partition_size, streaming_sample_rate, streaming_coreset_rate, \
         streaming_refine_passes, skip_transpose, rabitq_model
-            Only for vector indexes, which are not supported.
+            Only for vector indexes, as for `create_index`. Segments can be merged without reading the
+            vectors if they have the same centroids and codebook.
         **kwargs
             Parameters of the kind; see `IndexConfig`. `progress_callback` is a function that is called with
             `IndexProgress` events.
@@ -376,12 +378,18 @@ class DatasetIndexes:
             for name, value in locals().items()
             if name in _VECTOR_ARGUMENTS and value != _VECTOR_DEFAULTS.get(name)
         }
+        from lancetable.index.vector.vector_kind import KIND
         from lancetable.index_metadata import Index
         from lancetable.indices import parse_request
         from lancetable.ops.index.distributed import build_uncommitted
+        from lancetable.vector_index_arguments import is_vector_type, vector_options
 
         progress_callback = kwargs.pop("progress_callback", None)
-        kind, options = parse_request(index_type, kwargs)
+        kind: IndexKind
+        if isinstance(index_type, str) and is_vector_type(index_type):
+            kind, options, given = KIND, vector_options(index_type, {**given, **kwargs}), {}
+        else:
+            kind, options = parse_request(index_type, kwargs)
         if given:
             raise InvalidInputError(f"{next(iter(given))} is an argument of vector indexes, not of {kind.name} indexes")
         if fragment_ids is None:
@@ -394,7 +402,7 @@ class DatasetIndexes:
         with tracked(index_report(progress_callback), "create_index_uncommitted") as tracker:
             entry = build_uncommitted(
                 self._table,
-                _one_column(column),
+                one_column(column),
                 kind,
                 fragment_ids,
                 name=name,
@@ -501,7 +509,7 @@ _VECTOR_ARGUMENTS = frozenset(
 )
 
 
-def _one_column(column: Any) -> str:
+def one_column(column: Any) -> str:
     """Return the only column.
 
     Raises
@@ -519,7 +527,7 @@ def _one_column(column: Any) -> str:
     return columns[0]
 
 
-def _uuid_or_none(text: Any) -> uuid_module.UUID | None:
+def uuid_or_none(text: Any) -> uuid_module.UUID | None:
     """Return a uuid, None for None.
 
     Raises

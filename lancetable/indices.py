@@ -165,7 +165,9 @@ def parse_request(index_type: Any, options: Mapping[str, Any]) -> tuple[IndexKin
         raise TypeError(f"index_type must be str or IndexConfig, got {type(index_type).__name__}")
     name = config.index_type.upper()
     if name in _OUT_OF_SCOPE or name.startswith("IVF_"):
-        scope.raise_unsupported(_OUT_OF_SCOPE.get(name, "vector indexes"), name=f"index_type {config.index_type!r}")
+        scope.raise_unsupported(
+            _OUT_OF_SCOPE.get(name, "vector indexes here; use create_index"), name=f"index_type {config.index_type!r}"
+        )
     repeated = config.parameters.keys() & options.keys()
     if repeated:
         raise InvalidInputError(f"parameter {min(repeated)!r} is given twice, by the IndexConfig and as an argument")

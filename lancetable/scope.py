@@ -15,7 +15,6 @@ _T = TypeVar("_T")
 _Groups = Mapping[str, str]
 
 DATASET: _Groups = {
-    "vector indexes; use create_scalar_index for other kinds": "create_index",
     "the MemWAL": "initialize_mem_wal mem_wal_writer mem_wal_index_details",
     "refreshed storage credentials": "storage_options_accessor",
     "a view with another schema": "replace_schema",
@@ -56,7 +55,7 @@ VECTOR: _Groups = {
         "train_ivf_centroids_on_accelerator train_pq_codebook_on_accelerator"
     ),
 }
-INDICES: _Groups = {"vector indexes": "IndicesBuilder PqModel"}
+INDICES: _Groups = {"vector indexes in several steps; use create_index": "IndicesBuilder PqModel"}
 _PROPERTIES = frozenset({"storage_options_accessor"})
 
 

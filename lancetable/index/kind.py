@@ -9,10 +9,10 @@ remap    a segment, old row -> new row        ->  files of a segment, after a co
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -37,18 +37,13 @@ VALUE, ROW = "value", "row"
 """Columns of the batches from which indexes are built: values, and row addresses or stable row ids (uint64)."""
 
 
-class IndexedValues(Protocol):
-    """Values of a column from which an index is built."""
+@runtime_checkable
+class IndexedValues(Iterable[pa.RecordBatch], Protocol):
+    """Values of a column from which an index is built, in the batches that `IndexKind.build` describes."""
 
     @property
     def num_rows(self) -> int:
         """Number of rows."""
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield batches with the columns `VALUE` and `ROW`, in physical order, without deleted rows.
-
-        A batch contains rows of one fragment.
-        """
 
     def sample(self, num_rows: int, seed: int | None) -> pa.Array:
         """Return the values of up to `num_rows` distinct rows, drawn at random."""
@@ -134,6 +129,8 @@ class IndexKind(ABC):
     """Name in plans and descriptions, such as "BTree"."""
     type_url: ClassVar[str]
     """Type of the details in the manifest."""
+    needs_training: ClassVar[bool] = False
+    """True if segments are trained on values. By default, `optimize_indices` writes new rows to a new segment."""
     min_version: ClassVar[int] = 0
     """Least `index_version` that this library can read."""
     max_version: ClassVar[int]
@@ -179,7 +176,7 @@ class IndexKind(ABC):
         """Open a segment. Raises CorruptFileError if it is damaged."""
 
     def build(
-        self, writer: SegmentWriter, field: Field, batches: IndexedValues, options: Mapping[str, Any]
+        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
     ) -> Message:
         """Write the files of a new segment and return its details.
 
@@ -190,7 +187,8 @@ class IndexKind(ABC):
         field
             The indexed column.
         batches
-            The values. No values at all build an empty index.
+            Batches with the columns `VALUE` and `ROW`, in physical order, without deleted rows. A batch contains rows
+            of one fragment. No batch at all builds an empty index. Kinds that need training get `IndexedValues`.
         options
             Parameters of `create_scalar_index`, such as `rows_per_zone`.
 
@@ -207,7 +205,7 @@ class IndexKind(ABC):
         writer: SegmentWriter,
         field: Field,
         sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: IndexedValues,
+        batches: Iterable[pa.RecordBatch],
         options: Mapping[str, Any],
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details.

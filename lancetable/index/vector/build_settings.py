@@ -148,9 +148,7 @@ class BuildSettings:
     def check_dim(self, dim: int) -> None:
         """Raise InvalidInputError if vectors of this dimension cannot be indexed with these settings."""
         if self.num_sub_vectors is not None and dim % self.num_sub_vectors:
-            raise InvalidInputError(
-                f"dimension ({dim}) must be divisible by num_sub_vectors ({self.num_sub_vectors})"
-            )
+            raise InvalidInputError(f"dimension ({dim}) must be divisible by num_sub_vectors ({self.num_sub_vectors})")
         if self.centroids is not None and (self.centroids.ndim != 2 or self.centroids.shape[1] != dim):
             raise InvalidInputError(f"ivf_centroids must have shape (clusters, {dim}), got {self.centroids.shape}")
         if self.codebook is not None:

@@ -107,7 +107,7 @@ def _hierarchical(
             number += 1
             heapq.heappush(heap, (-int(sizes[each]), number, rows[clusters == each], part.centroids[each]))
     centroids = np.array([*final, *(entry[3] for entry in heap)], np.float32)
-    clusters, scores = Centroids(centroids, dot=dot).nearest(vectors)
+    clusters, _ = Centroids(centroids, dot=dot).nearest(vectors)
     means, sizes = cluster_means(vectors, clusters, len(centroids))
     centroids = np.where((sizes > 0)[:, None], means, centroids)
     return Clustering(centroids, _loss(Centroids(centroids, dot=dot).nearest(vectors)[1], dot))

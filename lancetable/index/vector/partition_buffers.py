@@ -1,12 +1,12 @@
 """Rows and codes of a new segment, gathered by partition in bounded memory.
 
-    batches in any order ─► chunks, each sorted by partition ─► chunks in memory, or on disk above the memory budget
-    partition p          ─► the slices of p of all chunks, in the order in which they were added
+batches in any order ─► chunks, each sorted by partition ─► chunks in memory, or on disk above the memory budget
+partition p          ─► the slices of p of all chunks, in the order in which they were added
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -88,7 +88,7 @@ class PartitionBuffers:
             rows, codes = self._on_disk(f"{number}.rows", rows), self._on_disk(f"{number}.codes", codes)
         self._chunks.append(_Chunk(rows, codes, starts))
 
-    def _on_disk(self, name: str, values: npt.NDArray[np.generic]) -> np.memmap[tuple[int, ...], np.dtype[np.generic]]:
+    def _on_disk(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         path = self._directory.file(name)
         with self._directory.reporting_errors():
             values.tofile(path)

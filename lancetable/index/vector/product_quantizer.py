@@ -12,7 +12,6 @@ differences to the centroid for L2 and cosine. Distances of cosine are squared d
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -34,6 +33,7 @@ from lancetable.index.vector.quantizer import (
     widened,
 )
 from lancetable.index.vector.tensors import array_of_tensor, tensor_of_array
+from lancetable.lazy import lazy_property
 from lancetable.proto import index_pb2
 
 if TYPE_CHECKING:
@@ -68,10 +68,9 @@ class ProductQuantizer(Quantizer):
         self.code_bytes = self.num_sub_vectors * self.num_bits // 8
         self._wide = aligned(widened(codebook))
 
-    @cached_property
+    @lazy_property
     def _centroids(self) -> list[Centroids]:
-        dot = self.metric is Metric.DOT
-        return [Centroids(part.astype(np.float32, copy=False), dot=dot) for part in self._wide]
+        return [Centroids(part.astype(np.float32, copy=False)) for part in self._wide]
 
     @classmethod
     def parse(cls, settings: Mapping[str, Any], metric: Metric, file: IndexFileReader) -> Self:

@@ -90,7 +90,8 @@ class ScalarQuantizer(Quantizer):
 
     def decode(self, codes: Codes) -> Vectors:
         """Return the centres of the codes in float32. See Quantizer."""
-        return codes.astype(np.float32) * np.float32(self._step) + np.float32(self.start)
+        vectors: Vectors = codes.astype(np.float32) * np.float32(self._step) + np.float32(self.start)
+        return vectors
 
     def of_stored(self, stored: Codes) -> Codes:
         """Return the codes (n, dim) as they are. See Quantizer."""

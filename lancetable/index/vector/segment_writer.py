@@ -1,7 +1,7 @@
 """Writing of the two files of a vector index segment.
 
-    batches ─► VectorEncoder ─► partition, row and code of each vector ─► PartitionBuffers ─► auxiliary.idx
-    codes of a partition ─► vectors that they represent ─► graph ─────────────────────────► index.idx
+batches ─► VectorEncoder ─► partition, row and code of each vector ─► PartitionBuffers ─► auxiliary.idx
+codes of a partition ─► vectors that they represent ─► graph ─────────────────────────► index.idx
 """
 
 from __future__ import annotations
@@ -70,7 +70,9 @@ class VectorEncoder:
         wide = comparable(vectors)
         partitions, _ = self._centroids.nearest(wide)
         if self._quantizer.uses_residuals:
-            vectors = wide - self._wide[partitions]
+            # pylance computes residuals in the type of the vectors; other types are rounded when they are encoded.
+            residuals = wide - self._wide[partitions]
+            vectors = residuals.astype(np.float16) if vectors.dtype == np.float16 else residuals
         return EncodedRows(partitions, rows, self._quantizer.encode(vectors))
 
     def encode_all(self, batches: Iterable[pa.RecordBatch]) -> Iterator[EncodedRows]:

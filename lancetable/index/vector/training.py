@@ -40,7 +40,7 @@ def valid_vectors(vectors: Vectors, metric: Metric) -> tuple[Vectors, npt.NDArra
         vectors = normalized(vectors)
     # Sums are not finite if a value is not; large finite values are checked one by one.
     with np.errstate(all="ignore"):
-        valid = np.isfinite(vectors.sum(axis=1, dtype=np.float64))
+        valid = np.asarray(np.isfinite(vectors.sum(axis=1, dtype=np.float64)))
     if valid.all():
         return vectors, valid
     valid = np.isfinite(vectors).all(axis=1)
@@ -71,8 +71,7 @@ def train(sample: Vectors, settings: BuildSettings, num_partitions: int, dim: in
     that a partition has 256 vectors of the sample.
     """
     sample, _ = valid_vectors(sample, settings.metric)
-    seed = np.random.SeedSequence().entropy if settings.seed is None else settings.seed
-    seed = int(seed or 0) % (1 << 63)
+    seed = int(np.random.default_rng().integers(1 << 62)) if settings.seed is None else settings.seed
     loss: float | None = None
     if settings.centroids is None:
         if not len(sample):
@@ -116,17 +115,14 @@ def _train_quantizer(
     num_codes, count = 1 << settings.num_bits, settings.num_sub_vectors or 1
     if len(values) < num_codes:
         return None
-    is_dot = metric is Metric.DOT
-    if not is_dot:
+    if metric is not Metric.DOT:
         wide = comparable(centroids)
         values = values - wide[Centroids(wide).nearest(values)[0]]
     width = dim // count
     codebook = np.zeros((count, num_codes, width), np.float32)
     for number in range(count):
         part = np.ascontiguousarray(values[:, number * width : (number + 1) * width])
-        found = cluster(
-            part, num_codes, seed=seed + 2 + number, dot=is_dot, max_iterations=settings.max_iterations
-        ).centroids
+        found = cluster(part, num_codes, seed=seed + 2 + number, max_iterations=settings.max_iterations).centroids
         codebook[number, : len(found)] = found
         codebook[number, len(found) :] = found[:1]
     return ProductQuantizer(metric, codebook.astype(dtype))

@@ -31,7 +31,9 @@ def vectors_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if pa.types.is_list(array.type):
-        positions = np.repeat(np.arange(len(array)), np.nan_to_num(array.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64))
+        positions = np.repeat(
+            np.arange(len(array)), np.nan_to_num(array.value_lengths().to_numpy(zero_copy_only=False)).astype(np.int64)
+        )
         array = array.flatten()
     else:
         positions = np.arange(len(array))
@@ -43,5 +45,9 @@ def vectors_of(array: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]
     dtype = np.dtype(values.type.to_pandas_dtype())
     if values.null_count:
         values = values.fill_null(dtype.type(0).item())
-    numbers = np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize) if len(values) else np.empty(0, dtype)
+    numbers = (
+        np.frombuffer(values.buffers()[1], dtype, len(values), values.offset * dtype.itemsize)
+        if len(values)
+        else np.empty(0, dtype)
+    )
     return positions, numbers.reshape(len(array), dim)

@@ -5,7 +5,7 @@ A segment without files has settings only: it was created without training, or f
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -110,6 +110,7 @@ class VectorKind(IndexKind):
     plan_name: str
     type_url = "/lance.index.pb.VectorIndexDetails"
     max_version = 1
+    needs_training = True
 
     def __init__(self, index_type: str) -> None:
         self.plan_name = index_type
@@ -154,10 +155,11 @@ class VectorKind(IndexKind):
         writer: SegmentWriter,
         field: Field,
         sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: IndexedValues,
+        batches: Iterable[pa.RecordBatch],
         options: Mapping[str, Any],
     ) -> Message:
         """Write one segment from segments with the same partitions, and vectors. See IndexKind."""
+        assert isinstance(batches, IndexedValues)
         opened = [(source, keep) for source, keep in sources if isinstance(source, VectorSegment)]
         settings = opened[-1][0].settings if opened else BuildSettings.of_options(options)
         trained = _train(field, settings, batches)

@@ -50,7 +50,8 @@ _CONFLICT_RETRIES = 10
 class Extension(NamedTuple):
     """A new segment of an index: segments that it replaces, and fragments whose values are read.
 
-    `model` is the segment whose parameters apply. With `rebuilds`, the values of all fragments are read.
+    `model` is the segment whose parameters apply. With `rebuilds`, the values of all fragments are read, and with
+    `retrains`, kinds that are trained are trained on them.
     """
 
     target: IndexTarget
@@ -58,6 +59,7 @@ class Extension(NamedTuple):
     sources: tuple[IndexSegment, ...]
     fragments: tuple[int, ...]
     rebuilds: bool = False
+    retrains: bool = False
 
     @property
     def read_fragments(self) -> list[int]:
@@ -151,9 +153,12 @@ def _plan_extensions(
     covered = {number for segment in segments for number in segment.fragments}
     missing = tuple(fragment.id for fragment in version.manifest.fragments if fragment.id not in covered)
     if retrain:
-        yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True)
+        yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True, retrains=True)
         return
-    count = 1 if num_to_merge is None else min(num_to_merge, len(segments))
+    count = (0 if kind.needs_training else 1) if num_to_merge is None else min(num_to_merge, len(segments))
+    if kind.needs_training and missing and not any(segment.open().is_mergeable for segment in segments):
+        yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True, retrains=True)
+        return
     if not missing and count < 2:
         count = 0
     merged = segments[len(segments) - count :]
@@ -185,7 +190,8 @@ def write_extension(
         return merge_segments(version, target, [*(() if extension.rebuilds else sources), *parts], tracker=tracker)
     reuse = fragment_reuse(version)
     if extension.rebuilds or not sources:
-        return rebuild_segment(version, target, model, extension.read_fragments, tracker=tracker)
+        fragments, retrain = extension.read_fragments, extension.retrains
+        return rebuild_segment(version, target, model, fragments, retrain=retrain, tracker=tracker)
     if reuse is not None and len(sources) == 1 and not extension.fragments and sources[0].has_old_addresses:
         return remap_segment(version, target, sources[0], reuse, tracker)
     return merge_segments(version, target, sources, extension.fragments, tracker=tracker)
