@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _FLAT_KEY: Final = "lance:flat"
 _FLAT_SCHEMA: Final = pa.schema([pa.field("__flat_marker", pa.uint64(), nullable=False)])
 _WRITTEN_BYTES: Final = 8 << 20
+_ENCODED_BYTES: Final = 2 << 20
 
 
 class EncodedRows(NamedTuple):
@@ -80,7 +81,15 @@ class VectorEncoder:
         if not thread_pool.can_share():
             yield from map(self.encode, batches)
             return
-        yield from thread_pool.in_order(self.encode, batches, thread_pool.size)
+        yield from thread_pool.in_order(self.encode, _blocks(batches), thread_pool.size)
+
+
+def _blocks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Divide batches, so that copies of the vectors are small."""
+    for batch in batches:
+        step = max(1, batch.num_rows * _ENCODED_BYTES // max(1, batch.nbytes))
+        for start in range(0, batch.num_rows, step):
+            yield batch.slice(start, step)
 
 
 def write_segment(

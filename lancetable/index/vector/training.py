@@ -40,9 +40,8 @@ def valid_vectors(vectors: Vectors, metric: Metric) -> tuple[Vectors, npt.NDArra
         vectors = normalized(vectors)
     # Sums are not finite if a value is not; large finite values are checked one by one.
     with np.errstate(all="ignore"):
-        valid = np.asarray(np.isfinite(vectors.sum(axis=1, dtype=np.float64)))
-    if valid.all():
-        return vectors, valid
+        if np.isfinite(vectors.sum(axis=1, dtype=np.float64)).all():
+            return vectors, np.ones(len(vectors), np.bool_)
     valid = np.isfinite(vectors).all(axis=1)
     return vectors[valid], valid
 

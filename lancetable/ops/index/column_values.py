@@ -25,6 +25,7 @@ _BATCH_ROWS = 1 << 16
 _BATCH_BYTES = 16 << 20
 # Rows that are sampled for each missing value, after the first sample had nulls.
 _MORE_SAMPLES = 4
+_TAKEN_ROWS = 1 << 12
 
 
 class ColumnValues:
@@ -72,10 +73,10 @@ class ColumnValues:
             positions = left if wanted >= len(left) else np.sort(random.choice(left, wanted, replace=False))
             taken = np.concatenate((taken, positions))
             addresses = self._addresses(positions)
-            column = take_addresses(self._version, addresses, [path]).column(0)
-            values = _stored(column.combine_chunks())
-            parts.append(values.drop_null())
-            missing -= len(parts[-1])
+            for start in range(0, len(addresses), _TAKEN_ROWS):  # rows between the taken ones may be read as well
+                column = take_addresses(self._version, addresses[start : start + _TAKEN_ROWS], [path]).column(0)
+                parts.append(_stored(column.combine_chunks()).drop_null())
+                missing -= len(parts[-1])
         return pa.concat_arrays(parts).slice(0, num_rows) if len(parts) > 1 else parts[0].slice(0, num_rows)
 
     def _addresses(self, positions: Any) -> Any:
