@@ -73,6 +73,15 @@ def test_distances_follow_the_formulas(compiled: bool, rows: int, width: int) ->
 
 
 @Forms
+def test_several_queries_have_the_distances_of_each(compiled: bool) -> None:
+    for rows, width in ((0, 3), (1, 4), (700, 9), (3000, 128)):
+        for scan, _ in scans(rows, width, 5):
+            others = [scan, *(scan._replace(query=scan.query[..., ::-1].copy(), norm=n, offset=n) for n in (0.5, 2.0))]
+            for found, each in zip(vector_distances.distances_of_scans(others), others):
+                np.testing.assert_array_equal(found, each.distances(), err_msg=scan.kind)
+
+
+@Forms
 @pytest.mark.parametrize("dot", [True, False])
 @pytest.mark.parametrize(("m", "codes", "width"), [(1, 16, 1), (4, 256, 8), (3, 16, 5), (2, 256, 40)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
