@@ -15,7 +15,6 @@ import pyarrow.dataset as pads
 from lancetable import expr, ops, scope
 from lancetable.argument_validation import check_count, check_filter
 from lancetable.errors import InvalidInputError, InvalidOperationError
-from lancetable.index_metadata import parse_uuid
 from lancetable.lazy import lazy_property
 from lancetable.ops.read.matching_rows import count_plan
 from lancetable.ops.read.order_by import ColumnOrdering
@@ -564,6 +563,8 @@ class ScannerBuilder:
             raise TypeError(
                 f"index_segments must be an iterable of str or uuid.UUID, not a single {type(index_segments)}."
             )
+        from lancetable.index_metadata import parse_uuid
+
         uuids = tuple(map(parse_uuid, index_segments))
         if not uuids:
             raise InvalidInputError("index_segments must not be empty; omit it to use all segments")

@@ -176,6 +176,23 @@ cdef extern from *:
         }
     }
 
+    /* Distances of several queries to the same rows, which are read from memory once: out[query][row]. */
+    LTV_INLINE void ltv_many(ltv_codes *c, int64_t queries, int64_t query_bytes, int64_t row_bytes, const double *offsets,
+                             const double *norms, float *out) {
+        const int64_t rows = c->rows, block = row_bytes < 16384 ? 16384 / row_bytes : 1;
+        const uint8_t *codes = c->codes, *query = c->query;
+        for (int64_t start = 0; start < rows; start += block) {
+            c->codes = codes + start * row_bytes;
+            c->rows = rows - start < block ? rows - start : block;
+            for (int64_t i = 0; i < queries; i++) {
+                c->query = query + i * query_bytes;
+                c->offset = offsets[i];
+                c->norm = norms[i];
+                ltv_all(c, NULL, c->rows, out + i * rows + start);
+            }
+        }
+    }
+
     LTV_INLINE void ltv_table(const float *codebook, const float *query, int64_t m, int64_t codes, int64_t width, int dot,
                               float *out) {
         float first = dot ? 1.0f / (float)m : 0.0f;
@@ -279,6 +296,10 @@ cdef extern from *:
         LTV_TARGET static result name##_wide signature { arguments; }
     LTV_FORMS(void, ltv_all, (const ltv_codes *c, const int64_t *rows, int64_t count, float *out),
               ltv_all(c, rows, count, out))
+    LTV_FORMS(void, ltv_many,
+              (ltv_codes *c, int64_t queries, int64_t query_bytes, int64_t row_bytes, const double *offsets,
+               const double *norms, float *out),
+              ltv_many(c, queries, query_bytes, row_bytes, offsets, norms, out))
     LTV_FORMS(void, ltv_table,
               (const float *book, const float *query, int64_t m, int64_t codes, int64_t width, int dot, float *out),
               if (dot) ltv_table(book, query, m, codes, width, 1, out); else ltv_table(book, query, m, codes, width, 0, out))
@@ -313,6 +334,8 @@ cdef extern from *:
         uint32_t node
     void ltv_all_any(const ltv_codes* c, const int64_t* rows, int64_t count, float* out) nogil
     void ltv_all_wide(const ltv_codes* c, const int64_t* rows, int64_t count, float* out) nogil
+    void ltv_many_any(ltv_codes* c, int64_t queries, int64_t query_bytes, int64_t row_bytes, const double* offsets, const double* norms, float* out) nogil
+    void ltv_many_wide(ltv_codes* c, int64_t queries, int64_t query_bytes, int64_t row_bytes, const double* offsets, const double* norms, float* out) nogil
     void ltv_table_any(const float* book, const float* query, int64_t m, int64_t codes, int64_t width, int dot, float* out) nogil
     void ltv_table_wide(const float* book, const float* query, int64_t m, int64_t codes, int64_t width, int dot, float* out) nogil
     int64_t ltv_beam_any(const ltv_codes* c, const int64_t* starts, const uint32_t* neighbors, uint32_t entry, const uint8_t* allowed, float lower, float upper, int64_t ef, uint8_t* visited, ltv_near* todo, ltv_near* best) nogil
@@ -374,6 +397,28 @@ def distances(int kind, const uint8_t[::1] codes, const uint8_t[::1] query, int6
             ltv_all_wide(&c, selected, count, &out[0])
         else:
             ltv_all_any(&c, selected, count, &out[0])
+
+
+def distances_of_queries(int kind, const uint8_t[::1] codes, const uint8_t[::1] queries, int64_t num_rows, int64_t width,
+                         double scale, const double[::1] offsets, const double[::1] norms, float[:, ::1] out):
+    """Compute the distances of several queries to all rows, except for PQ; see vector_distances.py."""
+    cdef ltv_codes c
+    cdef int64_t count = out.shape[0], query_bytes
+    if count < 1 or queries.shape[0] % count or offsets.shape[0] != count or norms.shape[0] != count:
+        raise ValueError("wrong number of queries")
+    if kind in (LTV_PQ8, LTV_PQ4):
+        raise ValueError("PQ has a table for each query")
+    query_bytes = queries.shape[0] // count
+    fill(&c, kind, codes, queries[:query_bytes], num_rows, width, scale, 0, 0)
+    if out.shape[1] != num_rows:
+        raise ValueError("wrong size of distances")
+    if num_rows == 0:
+        return
+    with nogil:
+        if WIDE:
+            ltv_many_wide(&c, count, query_bytes, codes.shape[0] // num_rows, &offsets[0], &norms[0], &out[0, 0])
+        else:
+            ltv_many_any(&c, count, query_bytes, codes.shape[0] // num_rows, &offsets[0], &norms[0], &out[0, 0])
 
 
 def table(const float[:, :, ::1] codebook, const float[::1] query, bint dot, float[:, ::1] out):

@@ -12,6 +12,7 @@ pq4                     (width, rows) bytes, 2 codes     (2 width, 16) float32 t
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,19 @@ class Scan(NamedTuple):
         codes, query = self.codes.reshape(-1).view(np.uint8), self.query.reshape(-1).view(np.uint8)
         kind = native.KINDS[self.kind]
         return kind, codes, query, self.num_rows, self.width, self.scale, self.offset, self.norm
+
+
+def distances_of_scans(scans: Sequence[Scan]) -> Sequence[Floats]:
+    """Return the distances of several queries to all rows of the same codes, which are read from memory once."""
+    first = scans[0]
+    if native is None or len(scans) == 1 or first.kind.startswith("pq"):
+        return [scan.distances() for scan in scans]
+    kind, codes, _, num_rows, width, scale, *_ = first.native_arguments()
+    queries = np.stack([scan.query for scan in scans]).reshape(-1).view(np.uint8)
+    offsets, norms = (np.array([getattr(scan, name) for scan in scans]) for name in ("offset", "norm"))
+    out = np.empty((len(scans), num_rows), np.float32)
+    native.distances_of_queries(kind, codes, queries, num_rows, width, scale, offsets, norms, out)
+    return list(out)
 
 
 def _distances(scan: Scan, rows: Ints | None) -> Floats:

@@ -19,7 +19,7 @@ from lancetable.index.distances import Metric, Vectors
 from lancetable.index.kind import OpenIndex
 from lancetable.index.vector.hnsw_graph import Graph, parse_texts, read_graph
 from lancetable.index.vector.ivf_model import IvfModel
-from lancetable.index.vector.quantizer import Codes, normalized, read_settings, widened
+from lancetable.index.vector.quantizer import Codes, aligned, normalized, read_settings, widened
 from lancetable.index.vector.quantizers import QUANTIZERS, read_quantizer
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ class OpenVectorIndex(OpenIndex):
             raise CorruptFileError("two metrics of a vector index", self.metric.value, found, path=self.directory)
         self.quantizer = read_quantizer(quantizer, self.metric, self._auxiliary)
         self.centroids = self._checked_centroids()
+        self._wide_centroids = aligned(widened(self.centroids))
+        with np.errstate(all="ignore"):
+            self._squares = np.einsum("ij,ij->i", self._wide_centroids, self._wide_centroids)
         self._texts = parse_texts(self._index, self.num_partitions) if graph else None
 
     def _parse_type(self) -> tuple[str, Metric]:
@@ -138,25 +141,16 @@ class OpenVectorIndex(OpenIndex):
             from_each = [np.bitwise_xor(self.centroids, query) for query in queries]
             found = np.array([np.unpackbits(each, axis=1).sum(axis=1) for each in from_each], np.float32)
             return found.reshape(len(queries), self.num_partitions)
-        centroids, values = self._wide_centroids()[0], widened(queries)
+        centroids, values = self._wide_centroids, widened(queries)
         with np.errstate(all="ignore"):
             products = values.astype(centroids.dtype) @ centroids.T
             if self.metric is Metric.DOT:
                 distances = 1 - products
             else:
                 squares = np.einsum("ij,ij->i", values, values, dtype=centroids.dtype)
-                distances = self._wide_centroids()[1] - 2 * products + squares[:, None]
+                distances = self._squares - 2 * products + squares[:, None]
         np.copyto(distances, np.inf, where=np.isnan(distances))
         return np.asarray(distances)
-
-    def _wide_centroids(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """Return the centroids in float32 or float64, and their squared lengths; cached."""
-
-        def make() -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-            centroids = np.ascontiguousarray(widened(self.centroids))
-            return centroids, np.einsum("ij,ij->i", centroids, centroids)
-
-        return self._index.cached("centroids", make, lambda made: made[0].nbytes + made[1].nbytes + 256)
 
     def residual(self, query: Vectors, partition: int) -> Vectors:
         """Return a query (dim,) in the form of the codes of a partition."""
@@ -228,4 +222,4 @@ class OpenVectorIndex(OpenIndex):
     def memory_bytes(self) -> int:
         """Approximate size in memory. See OpenIndex."""
         texts = sum(map(len, self._texts or ()))
-        return 1024 + self.centroids.nbytes + 48 * self.num_partitions + texts + self.quantizer.memory_bytes
+        return 1024 + 2 * self.centroids.nbytes + 48 * self.num_partitions + texts + self.quantizer.memory_bytes

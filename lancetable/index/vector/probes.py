@@ -103,7 +103,7 @@ def _automatic(metric: Metric, distances: npt.NDArray[Any], k: int) -> int:
 def _between(least: int, automatic: int, total: int, effort: float) -> int:
     """Interpolate geometrically between the numbers for the efforts 0, 0.5 and 1."""
     if effort <= 0.5:
-        number = least * (automatic / least) ** (2 * effort)
+        number: float = least * (automatic / least) ** (2 * effort)
     else:
         number = automatic * (max(total, automatic) / automatic) ** (2 * effort - 1)
     return math.ceil(number - 1e-9)

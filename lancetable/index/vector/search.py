@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.file.kernels.vector_distances import Scan, least
+from lancetable.file.kernels.vector_distances import Scan, distances_of_scans, least
 from lancetable.format.row_address import U64Array
 from lancetable.index.distances import Vectors
 from lancetable.index.search_statistics import note_comparisons, note_opened
@@ -32,6 +32,10 @@ MapFunction = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
 
 # If fewer rows of a partition may be returned, all of them are compared instead of searching its graph.
 _MIN_GRAPH_SHARE = 0.1
+# If more rows of a partition may be returned, the distances of all of them are computed at once.
+_MIN_SELECTED_SHARE = 0.3
+# Number of queries that are compared with a partition at once.
+_SCANNED_QUERIES = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +215,16 @@ class IndexSearch:
         self.counts.partitions_searched += len(queries)
         note_comparisons(len(addresses) * len(queries))
         self.counts.comparisons += len(addresses) * len(queries)
-        for query, vector in queries:
-            found = self._found[query]
-            prepared = index.quantizer.prepare(index.residual(vector, partition))
-            scan = index.quantizer.scan(prepared, content.codes)
-            at, distances = _nearest(content, scan, positions, options, found.limit)
-            if len(at):
-                found.add(distances, row_ids[at], addresses[at], options.candidates)
+        for start in range(0, len(queries), _SCANNED_QUERIES):
+            part = queries[start : start + _SCANNED_QUERIES]
+            scans = []
+            for _, vector in part:
+                prepared = index.quantizer.prepare(index.residual(vector, partition))
+                scans.append(index.quantizer.scan(prepared, content.codes))
+            limits = [self._found[query].limit for query, _ in part]
+            for (query, _), (at, distances) in zip(part, _nearest(content, scans, positions, options, limits)):
+                if len(at):
+                    self._found[query].add(distances, row_ids[at], addresses[at], options.candidates)
 
     def _result(self) -> IndexedRows:
         parts = []
@@ -234,14 +241,26 @@ class IndexSearch:
 
 
 def _nearest(
-    partition: Partition, scan: Scan, positions: Ints | None, options: SearchOptions, limit: float
-) -> tuple[Ints, npt.NDArray[np.float32]]:
-    """Return the nearest of some rows of a partition, as indexes of `positions`, and their distances."""
-    graph = partition.graph
-    if graph is not None and (positions is None or len(positions) >= _MIN_GRAPH_SHARE * scan.num_rows):
-        return _nearest_in_graph(graph, scan, positions, options)
-    distances = scan.distances(positions)
-    return least(distances, options.candidates, options.lower, limit)
+    partition: Partition,
+    scans: Sequence[Scan],
+    positions: Ints | None,
+    options: SearchOptions,
+    limits: Sequence[float],
+) -> Iterator[tuple[Ints, npt.NDArray[np.float32]]]:
+    """Yield for each query the nearest of some rows of a partition, as indexes of `positions`, and their distances."""
+    graph, num_rows = partition.graph, scans[0].num_rows
+    if graph is not None and (positions is None or len(positions) >= _MIN_GRAPH_SHARE * num_rows):
+        for scan in scans:
+            yield _nearest_in_graph(graph, scan, positions, options)
+        return
+    if positions is None:
+        computed = distances_of_scans(scans)
+    elif len(positions) >= _MIN_SELECTED_SHARE * num_rows:
+        computed = [distances[positions] for distances in distances_of_scans(scans)]
+    else:
+        computed = [scan.distances(positions) for scan in scans]
+    for distances, limit in zip(computed, limits):
+        yield least(distances, options.candidates, options.lower, limit)
 
 
 def _nearest_in_graph(
