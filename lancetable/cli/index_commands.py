@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lancetable.cli.table_command import TableCommand, parse_names, run_option, shows_progress, version_option
-from lancetable.errors import IndexNotFoundError
+from lancetable.errors import IndexNotFoundError, InvalidInputError
 
 if TYPE_CHECKING:
     from lancetable import LanceDataset
@@ -104,17 +104,63 @@ def create(
 ) -> None:
     """Build an index of KIND on COLUMN.
 
-    KIND is btree, bitmap, label_list, ngram, zonemap, bloomfilter or json.
+    KIND is btree, bitmap, label_list, ngram, zonemap, bloomfilter or json; for vectors ivf_flat, ivf_pq, ivf_sq,
+    ivf_hnsw_flat, ivf_hnsw_sq or ivf_hnsw_pq, with parameters such as metric, num_partitions and num_sub_vectors.
     """
     from lancetable.indices import IndexConfig
+    from lancetable.vector_index_arguments import is_vector_type
 
     before = {segment.uuid for index in dataset.describe_indices() for segment in index.segments}
-    dataset.create_scalar_index(column, IndexConfig(kind, parameters), name, replace=not keep, train=not empty)
+    if is_vector_type(kind):
+        dataset.create_index(column, kind, name, replace=not keep, train=not empty, **parameters)
+    else:
+        dataset.create_scalar_index(column, IndexConfig(kind, parameters), name, replace=not keep, train=not empty)
     created = [
         index for index in dataset.describe_indices() if not before.issuperset(part.uuid for part in index.segments)
     ]
     summaries = [_summary(index, dataset.count_rows()) for index in created]
     output.properties({"uri": dataset.uri, "version": dataset.version, **summaries[0]})
+
+
+@index_group.command(cls=TableCommand)
+@click.argument("name")
+@click.option("--queries", type=click.IntRange(min=0), default=100, show_default=True, help="Number of sampled rows.")
+@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Number of nearest rows.")
+@click.option("--nprobes", type=click.IntRange(min=1), default=20, show_default=True, help="Partitions to search.")
+@click.option("--refine", type=click.IntRange(min=1), help="Factor of rows whose distances are computed exactly.")
+def check(
+    dataset: LanceDataset, output: Output, name: str, queries: int, k: int, nprobes: int, refine: int | None
+) -> None:
+    """Show the partitions and unindexed rows of vector index NAME, and estimate its recall.
+
+    Sampled rows are searched with the index and exactly. The recall is the part of the nearest rows that is found.
+    """
+    from lancetable.cli.index_recall import estimate_recall
+
+    index = next((index for index in dataset.describe_indices() if index.name == name), None)
+    if index is None:
+        raise IndexNotFoundError(f"Index {name!r} not found in {dataset.uri}", index=name)
+    if not index.index_type.startswith("IVF_"):
+        raise InvalidInputError(f"index {name!r} is a {index.index_type} index; check is for vector indexes")
+    statistics = dataset.stats.index_stats(name)
+    segments = [part for part in statistics["indices"] if part]
+    sizes = sorted(each["size"] for part in segments for each in part.get("partitions", []))
+    properties: dict[str, Any] = {
+        "name": name,
+        "type": statistics["index_type"],
+        "segments": statistics["num_segments"],
+        "indexed_rows": statistics["num_indexed_rows"],
+        "unindexed_rows": statistics["num_unindexed_rows"],
+        "partitions": len(sizes),
+        "empty_partitions": sizes.count(0),
+    }
+    if sizes:
+        properties |= {"least_rows": sizes[0], "median_rows": sizes[len(sizes) // 2], "most_rows": sizes[-1]}
+    if segments and queries:
+        column = index.field_names[0]
+        found = estimate_recall(dataset, column, queries, k=k, nprobes=nprobes, refine_factor=refine)
+        properties |= {"queries": found.num_queries, f"recall@{k}": round(found.recall, 4)}
+    output.properties(properties)
 
 
 @index_group.command(cls=TableCommand)

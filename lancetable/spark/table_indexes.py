@@ -12,15 +12,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lancetable.argument_validation import check_count, check_flag, check_names, check_positive
 from lancetable.dataset import LanceDataset
+from lancetable.index.vector.vector_kind import KIND
 from lancetable.indices import IndexConfig, parse_request
 from lancetable.spark.jobs.base import pin_of_plan, schema_from_string
 from lancetable.spark.jobs.build_index import CreateIndexJob, OptimizeIndicesJob
 from lancetable.spark.nearest import FOUND, VectorQueries, VectorSearch, collect_queries, nearest_of, plan_search
 from lancetable.spark.sql import check_sql_text
 from lancetable.spark.types import spark_schema, wire_schema
+from lancetable.vector_index_arguments import is_vector_type, vector_options
 
 if TYPE_CHECKING:
     from lancetable.dataset_indexes import IndexType
+    from lancetable.index.kind import IndexKind
     from lancetable.spark.jobs.base import TableJob
     from lancetable.spark.options import SourceOptions
     from lancetable.spark.task_runner import Json
@@ -41,7 +44,7 @@ class TableIndexes:
     def create_index(
         self,
         column: str,
-        kind: IndexType | IndexConfig,
+        kind: IndexType | IndexConfig | str,
         name: str | None = None,
         *,
         replace: bool = True,
@@ -64,7 +67,9 @@ class TableIndexes:
             Path of the column, dotted for nested fields.
         kind
             The kind of index, as for `LanceDataset.create_scalar_index`: "BTREE", "BITMAP", "LABEL_LIST", "NGRAM",
-            "ZONEMAP", "BLOOMFILTER", or an `IndexConfig` with parameters.
+            "ZONEMAP", "BLOOMFILTER", or an `IndexConfig` with parameters. Or a vector index as for
+            `LanceDataset.create_index`: "IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ".
+            It is trained on a sample before the tasks, which assign and encode the vectors.
         name
             Name of the index; `{column}_idx` by default, with a number if that name belongs to another index.
         replace
@@ -77,7 +82,7 @@ class TableIndexes:
         target_rows_per_task
             Number of rows of a part, in whole fragments. By default, a classic session has about one task per core.
         **parameters
-            Parameters of the kind; see `IndexConfig`.
+            Parameters of the kind; see `IndexConfig` and, for vector indexes, `LanceDataset.create_index`.
 
         Raises
         ------
@@ -96,8 +101,13 @@ class TableIndexes:
         --------
         >>> table.create_index("id", "BTREE")  # doctest: +SKIP
         >>> table.create_index("tags", "LABEL_LIST", name="by_tag")  # doctest: +SKIP
+        >>> table.create_index("embedding", "IVF_PQ", num_partitions=256, num_sub_vectors=16)  # doctest: +SKIP
         """
-        index_kind, options = parse_request(kind, parameters)
+        index_kind: IndexKind
+        if isinstance(kind, str) and is_vector_type(kind):
+            index_kind, options = KIND, vector_options(kind, parameters)
+        else:
+            index_kind, options = parse_request(kind, parameters)
         check_flag("replace", replace)
         check_flag("train", train)
         self._change(

@@ -42,7 +42,7 @@ def valid_vectors(vectors: Vectors, metric: Metric) -> tuple[Vectors, npt.NDArra
     with np.errstate(all="ignore"):
         if np.isfinite(vectors.sum(axis=1, dtype=np.float64)).all():
             return vectors, np.ones(len(vectors), np.bool_)
-    valid = np.isfinite(vectors).all(axis=1)
+        valid: npt.NDArray[np.bool_] = np.logical_and.reduce(np.isfinite(vectors), axis=1)
     return vectors[valid], valid
 
 

@@ -202,6 +202,14 @@ def _copy(source: VectorSegment, keep: RowFilter, buffers: PartitionBuffers) -> 
         buffers.add(np.full(len(codes), number, np.uint32), part.row_ids[kept], codes)
 
 
+def train_on(field: Field, options: Mapping[str, Any], values: IndexedValues) -> TrainedIndex | None:
+    """Train an index on a sample of the values of a column. Returns None if there are too few vectors.
+
+    Raises InvalidInputError if the options do not fit the column.
+    """
+    return _train(field, BuildSettings.of_options(options), values)
+
+
 def _train(field: Field, settings: BuildSettings, batches: IndexedValues) -> TrainedIndex | None:
     vectors = vector_type(field.data_type)
     assert vectors is not None
