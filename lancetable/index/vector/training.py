@@ -80,7 +80,7 @@ def train(sample: Vectors, settings: BuildSettings, num_partitions: int, dim: in
         found = cluster(
             values, num_partitions, seed=seed, dot=settings.metric is Metric.DOT, max_iterations=settings.max_iterations
         )
-        centroids, loss = _in_type(found.centroids, dtype), found.loss
+        centroids, loss = centroids_in_type(found.centroids, dtype), found.loss
     else:
         centroids = np.ascontiguousarray(settings.centroids.astype(dtype, copy=False))
     quantizer = settings.quantizer or _train_quantizer(sample, settings, centroids, dim, dtype, seed)
@@ -93,7 +93,7 @@ def _random_rows(vectors: Floats, count: int, seed: int) -> Floats:
     return vectors[np.sort(np.random.default_rng(seed).choice(len(vectors), count, replace=False))]
 
 
-def _in_type(centroids: Floats, dtype: Any) -> Vectors:
+def centroids_in_type(centroids: Floats, dtype: Any) -> Vectors:
     """Return centroids in the type of the vectors; those of bits are the more frequent values."""
     if np.dtype(dtype).kind == "u":
         return np.packbits(centroids > 0.5, axis=1)

@@ -7,6 +7,9 @@
     num_to_merge=2     A' covers 0..5
     retrain            A' covers 0..5, built from the data
 
+Segments of vector indexes are not extended by default: new rows get a segment of their own, with the same partitions.
+If a partition is too large, the index is built from the data with divided partitions (ops/index/repartition.py).
+
 Other segments are merged or rewritten as well if they contain old entries of rows in fragment 5
 (ops/index/stale_segments.py), or addresses before a deferred compaction (ops/index/deferred_remap.py).
 """
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
@@ -23,6 +27,7 @@ from lancetable.format.index import IndexMetadata, parse_indices
 from lancetable.index.segments import IndexSegment, fragment_reuse, index_segments
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.index.column_values import num_values
+from lancetable.ops.index.repartition import changed_centroids, has_large_partitions
 from lancetable.ops.index.segment_builder import (
     IndexTarget,
     can_merge,
@@ -51,7 +56,7 @@ class Extension(NamedTuple):
     """A new segment of an index: segments that it replaces, and fragments whose values are read.
 
     `model` is the segment whose parameters apply. With `rebuilds`, the values of all fragments are read, and with
-    `retrains`, kinds that are trained are trained on them.
+    `retrains`, kinds that are trained are trained on them. With `repartitions`, large partitions are divided.
     """
 
     target: IndexTarget
@@ -60,6 +65,7 @@ class Extension(NamedTuple):
     fragments: tuple[int, ...]
     rebuilds: bool = False
     retrains: bool = False
+    repartitions: bool = False
 
     @property
     def read_fragments(self) -> list[int]:
@@ -159,6 +165,9 @@ def _plan_extensions(
     if kind.needs_training and missing and not any(segment.open().is_mergeable for segment in segments):
         yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True, retrains=True)
         return
+    if kind.needs_training and missing and num_to_merge is None and has_large_partitions(segments):
+        yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True, repartitions=True)
+        return
     if not missing and count < 2:
         count = 0
     merged = segments[len(segments) - count :]
@@ -186,6 +195,10 @@ def write_extension(
     `parts` are segments that `write_part` has built for `extension.read_fragments`, which are then not read.
     """
     target, sources, model = extension.target, extension.sources, extension.model
+    if extension.repartitions and not parts:
+        centroids = changed_centroids(version, target.field, sources)
+        options = {**target.options, "centroids": centroids, "num_partitions": len(centroids)}
+        target = replace(target, options=options)
     if parts:
         return merge_segments(version, target, [*(() if extension.rebuilds else sources), *parts], tracker=tracker)
     reuse = fragment_reuse(version)

@@ -100,3 +100,18 @@ def test_rewritten_vectors_are_searched_exactly(tmp_path: Path) -> None:
     dataset.merge_insert("id").when_matched_update_all().execute(table_of(clustered(50, 7)))
     assert unindexed(dataset) == 50
     assert all_found(str(tmp_path), range(900), 60)
+
+
+def test_large_partitions_are_divided(tmp_path: Path) -> None:
+    dataset = lancetable.write_dataset(table_of(clustered(1000, 1)), str(tmp_path))
+    dataset.create_index("v", "IVF_PQ", target_partition_size=250, num_sub_vectors=4)
+    dataset.insert(table_of(clustered(6000, 2), 1000))
+    dataset.optimize.optimize_indices()
+    dataset.insert(table_of(clustered(100, 3), 7000))
+    assert max(part["size"] for part in dataset.stats.index_stats("v_idx")["indices"][1]["partitions"]) > 1000
+    dataset.optimize.optimize_indices()
+    (statistics,) = dataset.stats.index_stats("v_idx")["indices"]
+    assert statistics["num_partitions"] > 20
+    assert max(part["size"] for part in statistics["partitions"]) < 1000
+    assert unindexed(dataset) == 0
+    assert all_found(str(tmp_path), range(7100))
