@@ -25,6 +25,9 @@ Floats = npt.NDArray[np.float32]
 
 # From this number of queries, products by BLAS are faster.
 _MIN_PRODUCTS = 3
+# Number of multiplications of a matrix product. BLAS divides larger ones among threads of its own, which wait for each
+# other and compete with the thread pool.
+_TILE_PRODUCTS = 256 * 1024
 _EPSILON = float(np.finfo(np.float32).eps)
 _BITS_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 
@@ -74,7 +77,7 @@ def least_of_scans(
         squares = np.einsum("ij,ij->i", codes, codes)
         lengths = np.sqrt(squares)
         greatest = float(lengths.max(initial=0))
-        products = queries @ codes.T
+        products = _products(codes, queries)
         for scan, estimates, limit in zip(scans, products, limits):
             length = float(np.sqrt(np.dot(scan.query, scan.query)))
             error = (scan.width + 8) * _EPSILON * (greatest + length) ** 2
@@ -96,6 +99,15 @@ def least_of_scans(
             rows = np.flatnonzero(estimates <= bound)
             positions, distances = least(scan.distances(rows), k, lower, limit)
             yield rows[positions], distances
+
+
+def _products(codes: npt.NDArray[Any], queries: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the products (queries, rows) of vectors (rows, width) and queries (queries, width)."""
+    products = np.empty((len(codes), len(queries)), codes.dtype)
+    step = max(1, _TILE_PRODUCTS // queries.size)
+    for start in range(0, len(codes), step):
+        np.matmul(codes[start : start + step], queries.T, out=products[start : start + step])
+    return np.ascontiguousarray(products.T)
 
 
 def distances_of_scans(scans: Sequence[Scan]) -> Sequence[Floats]:
