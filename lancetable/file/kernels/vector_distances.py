@@ -12,7 +12,7 @@ pq4                     (width, rows) bytes, 2 codes     (2 width, 16) float32 t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,12 @@ from lancetable.file.kernels import native_vectors as native
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
+# From this number of queries, products by BLAS are faster.
+_MIN_PRODUCTS = 3
+# Number of multiplications of a matrix product. BLAS divides larger ones among threads of its own, which wait for each
+# other and compete with the thread pool.
+_TILE_PRODUCTS = 256 * 1024
+_EPSILON = float(np.finfo(np.float32).eps)
 _BITS_OF_BYTE = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).sum(axis=1, dtype=np.uint8)
 
 
@@ -51,6 +57,57 @@ class Scan(NamedTuple):
         codes, query = self.codes.reshape(-1).view(np.uint8), self.query.reshape(-1).view(np.uint8)
         kind = native.KINDS[self.kind]
         return kind, codes, query, self.num_rows, self.width, self.scale, self.offset, self.norm
+
+
+def least_of_scans(
+    scans: Sequence[Scan], k: int, lower: float, limits: Sequence[float]
+) -> Iterator[tuple[Ints, Floats]]:
+    """Yield the `least` distances of several queries to all rows of the same codes, with a limit for each query.
+
+    The products of vectors of floats with several queries are computed by BLAS, and distances only of rows that their
+    rounding error does not exclude.
+    """
+    if len(scans) < _MIN_PRODUCTS or scans[0].kind not in ("l2", "dot", "cosine"):
+        for distances, limit in zip(distances_of_scans(scans), limits):
+            yield least(distances, k, lower, limit)
+        return
+    kind, codes = scans[0].kind, scans[0].codes
+    queries = np.stack([scan.query for scan in scans])
+    with np.errstate(all="ignore"):
+        squares = np.einsum("ij,ij->i", codes, codes)
+        lengths = np.sqrt(squares)
+        greatest = float(lengths.max(initial=0))
+        products = _products(codes, queries)
+        for scan, estimates, limit in zip(scans, products, limits):
+            length = float(np.sqrt(np.dot(scan.query, scan.query)))
+            error = (scan.width + 8) * _EPSILON * (greatest + length) ** 2
+            if kind == "l2":
+                np.multiply(estimates, -2, out=estimates)
+                np.add(estimates, squares, out=estimates)
+                np.add(estimates, np.float32(length**2), out=estimates)
+            else:
+                if kind == "cosine":
+                    np.divide(estimates, lengths * np.float32(length), out=estimates)
+                    error = 2 * (scan.width + 8) * _EPSILON
+                np.subtract(1, estimates, out=estimates)
+            if not np.isfinite(error) or not np.isfinite(estimates).all():
+                yield least(scan.distances(), k, lower, limit)
+                continue
+            # No row is excluded wrongly: bounds are wider by twice the error.
+            nearest = least(estimates, k, lower - error, limit + error)[1]
+            bound = float(nearest.max()) + 2 * error if len(nearest) == k else limit + error
+            rows = np.flatnonzero(estimates <= bound)
+            positions, distances = least(scan.distances(rows), k, lower, limit)
+            yield rows[positions], distances
+
+
+def _products(codes: npt.NDArray[Any], queries: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the products (queries, rows) of vectors (rows, width) and queries (queries, width)."""
+    products = np.empty((len(codes), len(queries)), codes.dtype)
+    step = max(1, _TILE_PRODUCTS // queries.size)
+    for start in range(0, len(codes), step):
+        np.matmul(codes[start : start + step], queries.T, out=products[start : start + step])
+    return np.ascontiguousarray(products.T)
 
 
 def distances_of_scans(scans: Sequence[Scan]) -> Sequence[Floats]:

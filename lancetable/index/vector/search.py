@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.file.kernels.vector_distances import Scan, distances_of_scans, least
+from lancetable.file.kernels.vector_distances import Scan, distances_of_scans, least, least_of_scans
 from lancetable.format.row_address import U64Array
 from lancetable.index.distances import Vectors
 from lancetable.index.search_statistics import note_comparisons, note_opened
@@ -254,8 +254,9 @@ def _nearest(
             yield _nearest_in_graph(graph, scan, positions, options)
         return
     if positions is None:
-        computed = distances_of_scans(scans)
-    elif len(positions) >= _MIN_SELECTED_SHARE * num_rows:
+        yield from least_of_scans(scans, options.candidates, options.lower, limits)
+        return
+    if len(positions) >= _MIN_SELECTED_SHARE * num_rows:
         computed = [distances[positions] for distances in distances_of_scans(scans)]
     else:
         computed = [scan.distances(positions) for scan in scans]

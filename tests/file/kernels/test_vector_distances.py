@@ -82,6 +82,29 @@ def test_several_queries_have_the_distances_of_each(compiled: bool) -> None:
 
 
 @Forms
+@pytest.mark.parametrize("count", [1, 5])
+@pytest.mark.parametrize("scale", [0, 1e-20, 1, 1e20])
+@pytest.mark.parametrize("limits", [(-np.inf, np.inf), (0.5, 30.0)])
+def test_the_least_distances_of_several_queries_are_those_of_each(
+    compiled: bool, count: int, scale: float, limits: tuple[float, float]
+) -> None:
+    rng = np.random.default_rng(count)
+    for scan, _ in scans(600, 24, 3):
+        codes = scan.codes
+        if codes.dtype.kind == "f":
+            codes = (codes * scale + 100 * (scale == 1)).astype(codes.dtype)  # far from 0, which increases the error
+        queries = [codes[row] if codes.dtype.kind == "f" else scan.query for row in rng.integers(0, 600, count)]
+        several = [scan._replace(codes=codes, query=q, norm=float(np.linalg.norm(q.astype(float)))) for q in queries]
+        found = list(vector_distances.least_of_scans(several, 7, limits[0], [limits[1]] * count))
+        assert len(found) == count
+        for each, (positions, distances) in zip(several, found):
+            alone = least(each.distances(), 7, *limits)
+            close = {"rtol": 1e-5, "atol": 1e-4, "err_msg": each.kind}
+            np.testing.assert_allclose(np.sort(distances), np.sort(alone[1]), **close)
+            np.testing.assert_allclose(each.distances(positions.astype(np.int64)), distances, **close)
+
+
+@Forms
 @pytest.mark.parametrize("dot", [True, False])
 @pytest.mark.parametrize(("m", "codes", "width"), [(1, 16, 1), (4, 256, 8), (3, 16, 5), (2, 256, 40)])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
