@@ -140,6 +140,6 @@ def test_a_row_that_cannot_exist_is_reported(tables_dir: Path, monkeypatch: pyte
             row_ids[0] = row
             return type(partition)(row_ids, partition.codes, partition.graph)
 
-        monkeypatch.setattr(OpenVectorIndex, "_read_partition", read)
+        monkeypatch.setattr(OpenVectorIndex, "read_partition", read)
         with pytest.raises(CorruptFileError):
             search(tables.built(tables_dir, case), case)
