@@ -131,7 +131,7 @@ def test_damaged_settings_are_refused(
 
 
 def test_a_row_that_cannot_exist_is_reported(tables_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = OpenVectorIndex._read_partition
+    original = OpenVectorIndex.read_partition
     for case, row in ((FLOAT_CASES[0], 1 << 40), (FLOAT_CASES[0], 5000), (CASES[-1], 1 << 40)):
 
         def read(self: Any, number: int, row: int = row) -> Any:
