@@ -125,7 +125,7 @@ _BUILT: dict[tuple[str, str], tuple[dict[str, bytes], bytes]] = {}
 def _segment_files(files: Mapping[str, bytes], kind: IndexKind, details: bytes) -> SegmentFiles:
     store = MemoryStore.private()
     entry = IndexMetadata(_UUID, "i", (0,), raw=_raw(kind.type_url, details), type_url=kind.type_url)
-    segment = SegmentFiles(_Version(store), entry)  # type: ignore[arg-type]
+    segment = SegmentFiles(_Version(store), entry)  # type: ignore[arg-type]  # has the parts that readers use
     for name, data in files.items():
         store.put(f"{segment.directory}/{name}", data)
     return segment
@@ -239,7 +239,9 @@ def _describe(entry: IndexMetadata) -> None:
 def _answer(entry: IndexMetadata) -> None:
     details = _details_of(entry)
     kind = kind_of_details(entry.type_url)
-    kind = None if kind is None else kind.for_segment(SegmentFiles(_Version(MemoryStore.private()), entry))  # type: ignore[arg-type]
+    version = _Version(MemoryStore.private())
+    if kind is not None:
+        kind = kind.for_segment(SegmentFiles(version, entry))  # type: ignore[arg-type]  # has the parts that readers use
     if kind is not None:
         _ = kind.plan_name, kind.stores_row_ids(entry.index_version or 0)
         plain = IsIn("v", pa.array([3]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -248,10 +249,8 @@ def test_damaged_descriptions_are_reported(tmp_path: Path, scale: int) -> None:
     for _ in range(100 * scale):
         damaged = bytearray(files.details)
         damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
-        try:
+        with suppress(CorruptFileError):  # or the damage changes a value that cannot be checked
             read_changed(files, bytes(damaged)).apply(np.arange(100, dtype=np.uint64))
-        except CorruptFileError:
-            pass
     with pytest.raises(CorruptFileError):
         read_changed(files, files.details[:-1])
 

@@ -294,7 +294,7 @@ def test_rows_selected_by_indexes_are_split_and_grouped_apart(table: TableVersio
     assert [len(group) for group in group_ranges(ranges)] == [1, 3, 1]
     assert [len(group) for group in group_ranges(ranges, max_selected_rows=1)] == [1, 1, 1, 1, 1]
     assert [len(group) for group in group_ranges(ranges, max_selected_rows=200)] == [1, 2, 1, 1]
-    assert restrict(np.array([1, 5, 9, 20]), [range(2), range(5, 10)]).tolist() == [1, 5, 9]  # type: ignore[union-attr]
+    assert restrict(np.array([1, 5, 9, 20]), [range(2), range(5, 10)]).tolist() == [1, 5, 9]  # type: ignore[union-attr]  # an array, because offsets are given
     assert len(restrict(np.array([1, 5]), [])) == 0
 
 

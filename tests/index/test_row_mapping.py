@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -87,9 +89,9 @@ def compactions(draw: st.DrawFn) -> tuple[RowMapping, dict[int, int | None]]:
 
 
 @given(compactions(), st.randoms())
-def test_mapping_equals_a_dict_of_rows(compaction: tuple[RowMapping, dict[int, int | None]], random: object) -> None:
+def test_mapping_equals_a_dict_of_rows(compaction: tuple[RowMapping, dict[int, int | None]], random: Random) -> None:
     mapping, expected = compaction
     rows = [address(fragment_id, offset) for fragment_id in range(13) for offset in range(9)]
-    random.shuffle(rows)  # type: ignore[attr-defined]
+    random.shuffle(rows)
     wanted = [expected.get(row, row) for row in rows]
     assert apply(mapping, *rows) == wanted

@@ -146,7 +146,7 @@ def test_nulls_are_not_exact_without_the_set_of_their_rows(tmp_path: Path) -> No
     merged = ZONEMAP.merge(
         writer, dataset.table_version.schema.field("v"), [(segment.open(), lambda rows: rows >= 0)], (), {}
     )
-    assert merged.has_null_bitmap is False  # type: ignore[attr-defined]
+    assert merged.has_null_bitmap is False  # type: ignore[attr-defined]  # of an open zone map
 
 
 @pytest.mark.parametrize("options", [{"rows_per_zone": 0}, {"rows_per_zone": 1.5}, {"use_seeds": 1}, {"zones": 8}])

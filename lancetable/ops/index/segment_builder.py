@@ -164,7 +164,7 @@ def rebuild_segment(
 def remap_segment(
     version: TableVersion, target: IndexTarget, source: IndexSegment, mapping: AddressMapping, tracker: Tracker
 ) -> IndexMetadata:
-    """Write a segment with current addresses; if its kind cannot map addresses, it is built from the data."""
+    """Write a segment with current addresses; it is built from the data if its kind or its form cannot be mapped."""
     is_mapped = False
     entry = source.files.metadata
 
@@ -173,7 +173,7 @@ def remap_segment(
         is_mapped = target.kind.remap(writer, source.open(), mapping)
         return source.files.details
 
-    with suppress(UnsupportedFeatureError):
+    with suppress(UnsupportedFeatureError):  # of a form that cannot be mapped, such as a set of whole fragments
         written = _write(version, target, source.fragments, version.version, remap)
     if not is_mapped:
         fragments = sorted(source.fragments)
