@@ -56,9 +56,9 @@ def _split_few(starts: Sequence[int], rows: npt.NDArray[np.int64]) -> list[tuple
     return parts
 
 
-def page_cuts(starts: npt.NDArray[np.int64], rows: range) -> list[range]:
+def page_cuts(starts: Sequence[int], rows: range) -> list[range]:
     """Split a range of rows at the boundaries `starts`, which are ascending."""
-    inside = starts[np.searchsorted(starts, rows.start, "right") : np.searchsorted(starts, rows.stop)].tolist()
+    inside = starts[bisect_right(starts, rows.start) : bisect_left(starts, rows.stop)]
     return [range(first, end) for first, end in itertools.pairwise([rows.start, *inside, rows.stop])]
 
 

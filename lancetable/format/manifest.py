@@ -127,7 +127,7 @@ class FragmentList(Sequence[Fragment]):
     def position(self, fragment_id: int) -> int | None:
         """Return the list position of the fragment with this id, or None if the list does not contain it."""
         ids = self.ids()
-        rank = int(np.searchsorted(ids, np.uint64(fragment_id), sorter=self._order))
+        rank = int(ids.searchsorted(np.uint64(fragment_id), sorter=self._order))
         if rank == len(ids):
             return None
         index = rank if self._order is None else int(self._order[rank])

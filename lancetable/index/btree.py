@@ -111,6 +111,9 @@ class BTreeIndex(OpenIndex):
 
     def _check_nulls(self) -> None:
         """Check that nulls come first, and find the first page with values and the first page without nulls."""
+        if not (self._num_nulls or self._minimum.null_count or self._maximum.null_count):
+            self._first = self._known = 0
+            return
         has_minimum, has_maximum = (
             bounds.is_valid().to_numpy(zero_copy_only=False) for bounds in (self._minimum, self._maximum)
         )

@@ -132,7 +132,8 @@ class IndexSegment:
         if not self.has_old_addresses:
             fragments = version.manifest.fragments
             ids, physical, deleted = fragments.ids(), fragments.physical_rows(), fragments.num_deleted_rows()
-            known = np.isin(ids, np.fromiter(self.fragments, np.uint64)) & (deleted >= 0)
+            is_covered = np.fromiter(map(self.fragments.__contains__, ids.tolist()), np.bool_, len(ids))
+            known = is_covered & (deleted >= 0)
             index.check_rows(ids[known].astype(np.int64), np.maximum(physical - deleted, 0)[known])
 
     @lazy_property
@@ -252,7 +253,14 @@ def _read_reuse(version: TableVersion) -> Iterator[FragmentReuse]:
 
 
 def _entries(version: TableVersion) -> tuple[IndexMetadata, ...]:
-    return parse_indices(version.file.index_section(version.store), version.location.path)
+    """Return the entries of the index section; cached."""
+    entries: tuple[IndexMetadata, ...] = version.cache.get_or_derive(
+        "index entries",
+        version.manifest,
+        lambda: parse_indices(version.file.index_section(version.store), version.location.path),
+        lambda found: 64 + sum(512 + 2 * len(entry.raw) for entry in found),
+    )
+    return entries
 
 
 def live_rows(version: TableVersion, fragment_ids: Iterable[int]) -> RowSet:

@@ -176,7 +176,7 @@ class BatchReader:
         self._name = name
         self._node = node
         self.num_rows = file.num_rows
-        self._starts = _group_starts(file, bits)
+        self._starts = _group_starts(file, bits).tolist()
         # If the width is fixed and every group is a single batch, reading only slices the file.
         self.decodes = bits == 0 or len(self._starts) < file.num_batches + 1
 

@@ -191,7 +191,7 @@ class PagedReader:
         self.num_rows = pages.num_rows
 
     def cuts(self, rows: range) -> list[range]:
-        return page_cuts(self._pages.starts, rows)
+        return page_cuts(self._pages.start_list, rows)
 
     def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
         parts = split_rows(self._pages, rows)

@@ -16,6 +16,7 @@ Pages of different columns may end at different rows; they are sliced at their c
 from __future__ import annotations
 
 import dataclasses
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass
 from operator import attrgetter
@@ -191,7 +192,7 @@ class LeafColumn:
         if self._repeat > 1 and (pages.starts % self._repeat).any():
             raise file.corrupt(f"pages of column {pages.index} split fixed-size lists", f"multiples of {self._repeat}")
         self.num_rows = pages.num_rows // self._repeat
-        self.starts = pages.starts // self._repeat if self._repeat > 1 else pages.starts
+        self.starts = [start // self._repeat for start in pages.start_list] if self._repeat > 1 else pages.start_list
 
     @property
     def is_plain(self) -> bool:
@@ -205,7 +206,7 @@ class LeafColumn:
         """
         if self._repeat > 1:
             return 0
-        page = self._pages.page(int(self.starts.searchsorted(row, "right")) - 1)
+        page = self._pages.page(bisect_right(self.starts, row) - 1)
         layout = layout_of(page)
         if not isinstance(layout, FullZip) or layout.bits_per_value is not None:
             return 0

@@ -58,7 +58,7 @@ def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
 def offsets_of_sizes(sizes: npt.NDArray[Any], dtype: Any = np.int64) -> npt.NDArray[Any]:
     """Return the (n + 1,) offsets of consecutive values with these sizes, the first one 0."""
     offsets: npt.NDArray[Any] = np.zeros(len(sizes) + 1, dtype)
-    np.cumsum(sizes, out=offsets[1:])
+    np.add.accumulate(sizes, out=offsets[1:])
     return offsets
 
 

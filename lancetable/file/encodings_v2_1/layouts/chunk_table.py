@@ -73,7 +73,7 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
     if int(starts[-1]) != size:
         raise CorruptFileError("wrong size of the chunk buffer", int(starts[-1]), size)
     values = np.zeros(len(words) + 1, np.int64)
-    np.cumsum(np.left_shift(1, words[:-1] & 15), out=values[1:-1])
+    np.add.accumulate(np.left_shift(1, words[:-1] & 15), out=values[1:-1])
     left = num_items - int(values[-2])
     if not 0 <= left <= _MAX_VALUES:
         raise CorruptFileError("number of values in the last chunk is out of range", f"0 to {_MAX_VALUES}", left)

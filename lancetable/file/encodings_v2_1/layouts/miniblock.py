@@ -189,7 +189,7 @@ def _decode_chunks(
     Returns the values, the repetition and definition levels, and the number of levels of each chunk.
     """
     layout, table, limit = metadata.layout, metadata.table, page.limits.page_bytes
-    starts, counts = table.starts[first:end], np.diff(table.values[first : end + 1])
+    starts, counts = table.starts[first:end], table.values[first + 1 : end + 1] - table.values[first:end]
     octets = np.frombuffer(data, np.uint8)
     num_levels, positions, sizes = parse_chunks(layout, octets, starts - starts[0], table.ends[first:end] - starts)
     has_levels = layout.rep_compression is not None or layout.def_compression is not None
