@@ -14,7 +14,17 @@ from setuptools import setup
 from setuptools.extension import Extension
 
 KERNELS = "lancetable.file.kernels"
-MODULES = [f"{KERNELS}.{name}" for name in ("_native", "_native_keys", "_native_search", "_native_write")]
+MODULES = [
+    f"{KERNELS}.{name}"
+    for name in (
+        "_native",
+        "_native_keys",
+        "_native_search",
+        "_native_vector_build",
+        "_native_vectors",
+        "_native_write",
+    )
+]
 
 
 def extensions() -> list[Extension]:

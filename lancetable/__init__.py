@@ -93,6 +93,8 @@ _MODULES = [
     "schema",
     "types",
     "udf",
+    "util",
+    "vector",
 ]
 _HOMES = {
     "lancetable.blob": (

@@ -41,7 +41,7 @@ from lancetable.argument_validation import (
     version_to_write,
     warn_of_cache_size,
 )
-from lancetable.dataset_indexes import DatasetIndexes
+from lancetable.dataset_vector_indexes import DatasetVectorIndexes
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
 from lancetable.lazy import lazy_names
 from lancetable.progress import tracked
@@ -91,6 +91,7 @@ if TYPE_CHECKING:
     from lancetable.progress import FragmentWriteProgress, ProgressLike
     from lancetable.sql import SqlQueryBuilder
     from lancetable.udf import BatchUDF
+    from lancetable.vector_models import VectorIndexReader
     from lancetable.writes import write_fragments
 
 __all__ = [
@@ -119,6 +120,7 @@ __all__ = [
     "Tags",
     "Transaction",
     "UpdateResult",
+    "VectorIndexReader",
     "Version",
     "VersionRef",
     "dataset",
@@ -135,6 +137,7 @@ __getattr__ = lazy_names(
         "lancetable.merge_insert": "MergeInsertBuilder",
         "lancetable.operation": "LanceOperation Transaction",
         "lancetable.optimize": "DatasetOptimizer",
+        "lancetable.vector_models": "VectorIndexReader",
         "lancetable.writes": "write_fragments",
     },
 )
@@ -247,7 +250,7 @@ def dataset(
 
 
 @scope.fill_gaps(scope.DATASET)
-class LanceDataset(DatasetIndexes, pads.Dataset):  # type: ignore[misc]  # pyarrow comes without types
+class LanceDataset(DatasetVectorIndexes, pads.Dataset):  # type: ignore[misc]  # pyarrow comes without types
     """A table at one version.
 
     Created by `dataset()` or `write_dataset()`. It is a `pyarrow.dataset.Dataset`, so DuckDB, polars and other engines

@@ -17,8 +17,9 @@ from lancetable.progress import IndexProgress, index_report, tracked
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from lancetable.index.kind import IndexKind
     from lancetable.index_metadata import Index, IndexDescription
-    from lancetable.indices import IndexConfig, IndexSegment
+    from lancetable.indices import IndexConfig, IndexSegment, IvfModel
     from lancetable.table.version import TableVersion
 
 IndexType: TypeAlias = Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER", "JSON"]
@@ -116,6 +117,42 @@ class DatasetIndexes:
             )
         prewarm_index(self._table, name, None if index_segments is None else map(parse_uuid, index_segments))
 
+    def get_ivf_model(self, index_name: str) -> IvfModel:
+        """Return the partitions of a vector index: the centroids of its first segment, and the metric.
+
+        Raises
+        ------
+        IndexNotFoundError
+            If the index does not exist.
+        InvalidInputError
+            If it is not a vector index.
+        UnsupportedFeatureError
+            If its type is not supported.
+        """
+        from lancetable.indices import IvfModel
+        from lancetable.ops.index.statistics import partitions_of
+
+        return IvfModel(*partitions_of(self._table, index_name))
+
+    def centroids(self, *, index_name: str | None = None, column: str | None = None) -> pa.FixedSizeListArray:
+        """Return the centroids of a vector index, given its name or its column. Raises the errors of `get_ivf_model`.
+
+        Raises
+        ------
+        InvalidInputError
+            If neither is given.
+        KeyError
+            If the column has no vector index.
+        """
+        if index_name is None:
+            if column is None:
+                raise InvalidInputError("Must provide 'index_name' or 'column'.")
+            indexes = (index for index in self.describe_indices() if column in index.field_names)
+            index_name = next((index.name for index in indexes if index.index_type.startswith("IVF_")), None)
+            if index_name is None:
+                raise KeyError(f"No IVF index for column '{column}'")
+        return self.get_ivf_model(index_name).centroids
+
     # --- changes
 
     def create_scalar_index(
@@ -211,12 +248,12 @@ class DatasetIndexes:
         with tracked(index_report(progress_callback), "create_index") as tracker:
             self._table = create_index(
                 self._table,
-                _one_column(column),
+                one_column(column),
                 kind,
                 name=name,
                 replace=replace is not False,  # None is the default, as in pylance
                 train=train is not False,
-                uuid=_uuid_or_none(index_uuid),
+                uuid=uuid_or_none(index_uuid),
                 options=options,
                 tracker=tracker,
             )
@@ -324,7 +361,8 @@ class DatasetIndexes:
         shuffle_partition_batches, shuffle_partition_concurrency, ivf_centroids_file, precomputed_partition_dataset, \
         storage_options, filter_nan, target_partition_size, streaming_sample_rate, streaming_coreset_rate, \
         streaming_refine_passes, skip_transpose, rabitq_model
-            Only for vector indexes, which are not supported.
+            Only for vector indexes, as for `create_index`. Segments can be merged without reading the
+            vectors if they have the same centroids and codebook.
         **kwargs
             Parameters of the kind; see `IndexConfig`. `progress_callback` is a function that is called with
             `IndexProgress` events.
@@ -350,14 +388,20 @@ class DatasetIndexes:
         given = {
             name: value
             for name, value in locals().items()
-            if name in _VECTOR_ARGUMENTS and value != _VECTOR_DEFAULTS.get(name)
+            if name in _VECTOR_ARGUMENTS and not _is_default(name, value)
         }
+        from lancetable.index.vector.vector_kind import KIND
         from lancetable.index_metadata import Index
         from lancetable.indices import parse_request
         from lancetable.ops.index.distributed import build_uncommitted
+        from lancetable.vector_index_arguments import is_vector_type, vector_options
 
         progress_callback = kwargs.pop("progress_callback", None)
-        kind, options = parse_request(index_type, kwargs)
+        kind: IndexKind
+        if isinstance(index_type, str) and is_vector_type(index_type):
+            kind, options, given = KIND, vector_options(index_type, {**given, **kwargs}), {}
+        else:
+            kind, options = parse_request(index_type, kwargs)
         if given:
             raise InvalidInputError(f"{next(iter(given))} is an argument of vector indexes, not of {kind.name} indexes")
         check_string("name", name, optional=True)
@@ -373,7 +417,7 @@ class DatasetIndexes:
         with tracked(index_report(progress_callback), "create_index_uncommitted") as tracker:
             entry = build_uncommitted(
                 self._table,
-                _one_column(column),
+                one_column(column),
                 kind,
                 [check_integer("fragment_ids", number) for number in fragment_ids],
                 name=name,
@@ -481,7 +525,13 @@ _VECTOR_ARGUMENTS = frozenset(
 )
 
 
-def _one_column(column: Any) -> str:
+def _is_default(name: str, value: Any) -> bool:
+    """Return whether an argument for vector indexes has its default value. Arrays have no truth value."""
+    default = _VECTOR_DEFAULTS.get(name)
+    return value is default or (isinstance(value, (str, bool)) and value == default)
+
+
+def one_column(column: Any) -> str:
     """Return the only column.
 
     Raises
@@ -499,7 +549,7 @@ def _one_column(column: Any) -> str:
     return columns[0]
 
 
-def _uuid_or_none(text: Any) -> uuid_module.UUID | None:
+def uuid_or_none(text: Any) -> uuid_module.UUID | None:
     """Return a uuid, None for None.
 
     Raises

@@ -134,10 +134,11 @@ def _time_of(created_at_ms: int, name: str) -> datetime:
 class IndexDescription:
     """One index with its segments, as recorded in the manifest.
 
-    `num_rows_indexed` counts the live rows of the covered fragments. `details` are the settings of a vector, inverted
-    or JSON index; they are empty for other types, and for vector indexes whose release did not store them in the
-    manifest. `field_names` lacks fields that do not exist any more: other libraries can commit an index on a column
-    that was dropped at the same time. Such an index is not used, and the next commit by this library removes it.
+    `num_rows_indexed` counts the live rows of the covered fragments, and `num_rows_unindexed` those of the others,
+    which are read without the index. `details` are the settings of a vector, inverted or JSON index; they are empty for
+    other types, and for vector indexes whose release did not store them in the manifest. `field_names` lacks fields
+    that do not exist any more: other libraries can commit an index on a column that was dropped at the same time. Such
+    an index is not used, and the next commit by this library removes it.
     """
 
     name: str
@@ -149,6 +150,7 @@ class IndexDescription:
     segments: list[Index]
     details: dict[str, Any]
     total_size_bytes: int | None
+    num_rows_unindexed: int
 
 
 def describe_indices(version: TableVersion) -> list[IndexDescription]:
@@ -161,16 +163,20 @@ def describe_indices(version: TableVersion) -> list[IndexDescription]:
     """
     path, schema = version.location.path, version.schema
     entries = list(map(Index.from_format, format_index.parse_indices(current_index_section(version), path)))
+    num_rows = {fragment.id: num_live_rows(version, fragment) for fragment in version.manifest.fragments}
     described = []
     for name in sorted({entry.name for entry in entries}):
         segments = [entry for entry in entries if entry.name == name]
         fields, (type_url, settings) = segments[0].fields, segments[0].index_details or ("", b"")
         index_type, details = describe_settings(type_url, settings, name)
         ids = {number for segment in segments for number in segment.fragment_ids}
-        rows = sum(num_live_rows(version, fragment) for fragment in version.manifest.fragments if fragment.id in ids)
+        rows = sum(num_rows[number] for number in ids & num_rows.keys())
+        unindexed = sum(num_rows.values()) - rows
         total = sum(segment.size_bytes or 0 for segment in segments) or None
         paths = [schema.path_of(field_id) for field_id in fields if field_id in schema.by_id]
-        described.append(IndexDescription(name, type_url, index_type, rows, fields, paths, segments, details, total))
+        described.append(
+            IndexDescription(name, type_url, index_type, rows, fields, paths, segments, details, total, unindexed)
+        )
     return described
 
 

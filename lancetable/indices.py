@@ -1,7 +1,4 @@
-"""Requests for secondary indexes: kinds with their parameters, and segments of distributed builds.
-
-The builders of vector indexes in pylance's `lance.indices` are out of scope.
-"""
+"""Requests for secondary indexes: kinds with their parameters, segments of distributed builds, builds in steps."""
 
 from __future__ import annotations
 
@@ -13,16 +10,31 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from lancetable import scope
 from lancetable.errors import InvalidInputError
 from lancetable.index_metadata import Index
+from lancetable.lazy import lazy_names
 
 if TYPE_CHECKING:
     from lancetable.index.kind import IndexKind
+    from lancetable.indices_builder import IndicesBuilder
+    from lancetable.vector_models import IvfModel, PqModel
 
-__all__ = ["IndexConfig", "IndexFileVersion", "IndexSegment", "IndexSegmentDescription", "SupportedDistributedIndices"]
+__all__ = [
+    "IndexConfig",
+    "IndexFileVersion",
+    "IndexSegment",
+    "IndexSegmentDescription",
+    "IndicesBuilder",
+    "IvfModel",
+    "PqModel",
+    "SupportedDistributedIndices",
+]
 
 IndexSegment: TypeAlias = Index
 IndexSegmentDescription: TypeAlias = Index
 
-_MISSING = scope.missing_names(scope.INDICES)
+# Imported on first use.
+__getattr__ = lazy_names(
+    __name__, {"lancetable.indices_builder": "IndicesBuilder", "lancetable.vector_models": "IvfModel PqModel"}
+)
 _OUT_OF_SCOPE = {
     "INVERTED": "full text search",
     "FTS": "full text search",
@@ -30,19 +42,6 @@ _OUT_OF_SCOPE = {
     "MINHASHLSH": "indexes of similar documents",
     "VECTOR": "vector indexes",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Return a raising stub for the names that only pylance supports.
-
-    Raises
-    ------
-    AttributeError
-        If pylance does not have the name either.
-    """
-    if name in _MISSING:
-        return scope.stub(f"lancetable.indices.{name}", _MISSING[name])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 @dataclass
@@ -108,7 +107,9 @@ def parse_request(index_type: Any, options: Mapping[str, Any]) -> tuple[IndexKin
         raise TypeError(f"index_type must be str or IndexConfig, got {type(index_type).__name__}")
     name = config.index_type.upper()
     if name in _OUT_OF_SCOPE or name.startswith("IVF_"):
-        scope.raise_unsupported(_OUT_OF_SCOPE.get(name, "vector indexes"), name=f"index_type {config.index_type!r}")
+        scope.raise_unsupported(
+            _OUT_OF_SCOPE.get(name, "vector indexes here; use create_index"), name=f"index_type {config.index_type!r}"
+        )
     repeated = config.parameters.keys() & options.keys()
     if repeated:
         raise InvalidInputError(f"parameter {min(repeated)!r} is given twice, by the IndexConfig and as an argument")

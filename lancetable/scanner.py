@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -435,11 +436,15 @@ class ScannerBuilder:
         distance_range: tuple[float | None, float | None] | None = None,
         search_effort: float | None = None,
     ) -> ScannerBuilder:
-        """Search the rows whose vectors are nearest to query vectors, exactly.
+        """Search the rows whose vectors are nearest to query vectors.
 
         The result contains the `k` nearest rows, ordered by distance and then by row id, and the column `_distance`
         (float32). Rows whose distance is not defined are not found: rows without a vector, with NaN in the vector or,
         with the metric cosine, with a vector of length 0.
+
+        A vector index of the column is used if there is one. The result is then approximate: only the partitions of
+        the index that are nearest to the query are searched, and distances are those of the index. Rows of fragments
+        that the index does not cover are compared exactly.
 
         Parameters
         ----------
@@ -458,12 +463,30 @@ class ScannerBuilder:
             "hamming" (number of different bits). If the column has a vector index and `use_index` is True, the metric
             of the index is the default.
         use_index
-            Use the vector index of the column for the default metric and for `fast_search`. Vectors are compared
-            exactly with and without an index, because vector indexes are not supported.
+            Use the vector index of the column. An index with another metric than `metric`, and types that are not
+            supported (IVF_RQ), are not used: the search is exact then, as `explain_plan` reports.
         distance_range
             Lower bound (inclusive) and upper bound (exclusive) of the distance; None for no bound.
-        nprobes, minimum_nprobes, maximum_nprobes, refine_factor, ef, query_parallelism, approx_mode, search_effort
-            Options of searches in vector indexes. They are checked and have no effect.
+        nprobes
+            Number of partitions of the index that are searched, those nearest to the query. More of them find more of
+            the nearest rows, and take longer. By default, the number depends on the distances to the centroids.
+        minimum_nprobes, maximum_nprobes
+            Limits of that number. Up to the maximum, further partitions are searched if fewer than `k` rows are found,
+            for example because the filter selects few rows.
+        refine_factor
+            Take this multiple of `k` rows from the index, read their vectors, and order them by true distances.
+        ef
+            Number of vectors that the search of an HNSW graph keeps; at least `k`.
+        search_effort
+            Number from 0 to 1 that selects the partitions which are searched first: from `minimum_nprobes` to all of
+            them; 0.5 is the default. `nprobes` is then ignored.
+        query_parallelism
+            Number of partitions of the index that are searched at the same time, at most the size of the thread pool;
+            -1 for that size. By default or with 0, it depends on their size and on the latency of the store. The result
+            does not depend on it.
+        approx_mode
+            "fast", "normal" or "accurate": a hint for searches in IVF_RQ indexes, which has no effect because these
+            indexes are not used.
 
         Returns
         -------
@@ -526,19 +549,31 @@ class ScannerBuilder:
         return self._set("fast_search", flag)
 
     def with_index_segments(self, index_segments: Iterable[Any] | None) -> ScannerBuilder:
-        """Not supported, because segments can be selected for vector search only.
+        """Select the segments of the vector index that a search uses, by their uuids; None for all.
+
+        Only the fragments that these segments cover are searched. If `with_fragments` selects fragments, those that
+        the segments do not cover are searched exactly.
 
         Raises
         ------
-        UnsupportedFeatureError
-            If segments are given.
         InvalidInputError
-            If the list is empty.
+            For an empty list or a malformed uuid; when the scan is planned, for an unknown segment, or without
+            `nearest`.
+        TypeError
+            If `index_segments` is a single uuid or contains other objects.
         """
-        if index_segments is not None and not (index_segments := list(index_segments)):
+        if index_segments is None:
+            return self._set("index_segments", None)
+        if isinstance(index_segments, (str, bytes, UUID)):
+            raise TypeError(
+                f"index_segments must be an iterable of str or uuid.UUID, not a single {type(index_segments)}."
+            )
+        from lancetable.index_metadata import parse_uuid
+
+        uuids = tuple(map(parse_uuid, index_segments))
+        if not uuids:
             raise InvalidInputError("index_segments must not be empty; omit it to use all segments")
-        scope.reject("index segments of filters", index_segments=index_segments)
-        return self
+        return self._set("index_segments", uuids)
 
     def row_addr_prefilter(self, allowlist: bytes | None = None, blocklist: bytes | None = None) -> ScannerBuilder:
         """Raise UnsupportedFeatureError if given, because index search is not supported."""
@@ -599,8 +634,16 @@ UNSUPPORTED = scope.missing_names(scope.SCANNER_BUILDER)
 
 
 def plan_of(version: TableVersion, options: ScanOptions) -> AnyPlan:
-    """Return the plan of a scan or of a search."""
+    """Return the plan of a scan or of a search.
+
+    Raises
+    ------
+    InvalidInputError
+        If index segments are given without `nearest`, or for other options that cannot be combined.
+    """
     if options.nearest is None:
+        if options.index_segments is not None:
+            raise InvalidInputError("with_index_segments is only supported for vector search: pass nearest=")
         return plan_scan(version, options)
     return ops.nearest.plan_nearest(version, options)
 

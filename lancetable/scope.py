@@ -15,7 +15,6 @@ _T = TypeVar("_T")
 _Groups = Mapping[str, str]
 
 DATASET: _Groups = {
-    "vector indexes; use create_scalar_index for other kinds": "create_index get_ivf_model centroids",
     "the MemWAL": "initialize_mem_wal mem_wal_writer mem_wal_index_details",
     "refreshed storage credentials": "storage_options_accessor",
     "a view with another schema": "replace_schema",
@@ -46,17 +45,18 @@ MODULES: _Groups = {
     "data loaders of PyTorch; use LanceDataset.to_batches": "torch",
     "data loaders of TensorFlow; use LanceDataset.to_batches": "tf",
     "data sets of Hugging Face; pass their Arrow table to write_dataset": "hf",
-    "vector search": "util",
 }
 VECTOR: _Groups = {
-    "vector search": (
-        "compute_partitions compute_pq_codes find_duplicate_pairs find_duplicate_pairs_in_partition "
-        "get_ivf_partition_info hamming_clustering_for_ivf_partition hamming_clustering_for_range "
-        "hamming_clustering_for_sample one_pass_assign_ivf_pq_on_accelerator one_pass_train_ivf_pq_on_accelerator "
-        "train_ivf_centroids_on_accelerator train_pq_codebook_on_accelerator"
+    "vector indexes trained on accelerators; use LanceDataset.create_index": (
+        "compute_partitions compute_pq_codes one_pass_assign_ivf_pq_on_accelerator "
+        "one_pass_train_ivf_pq_on_accelerator train_ivf_centroids_on_accelerator train_pq_codebook_on_accelerator"
+    ),
+    "searches of duplicate vectors": (
+        "find_duplicate_pairs find_duplicate_pairs_in_partition get_ivf_partition_info "
+        "hamming_clustering_for_ivf_partition hamming_clustering_for_range hamming_clustering_for_sample"
     ),
 }
-INDICES: _Groups = {"vector indexes": "IndicesBuilder IvfModel PqModel"}
+UTIL: _Groups = {"graphs outside of an index; use create_index with IVF_HNSW_FLAT": "HNSW"}
 _PROPERTIES = frozenset({"storage_options_accessor"})
 
 

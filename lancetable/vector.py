@@ -1,4 +1,4 @@
-"""Tables of vectors. The functions of pylance's `lance.vector` that train or search indexes are out of scope."""
+"""Tables of vectors. The functions of pylance's `lance.vector` that use accelerators are out of scope."""
 
 from __future__ import annotations
 

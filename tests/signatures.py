@@ -28,11 +28,14 @@ FUNCTIONS = {
     "sampler": ["maybe_sample", "reservoir_sampling"],
     "arrow": ["cast"],
     "vector": ["vec_to_table"],
+    "util": ["validate_vector_index"],
 }
 CLASSES = {
     "": ["LanceDataset", "LanceFragment", "LanceScanner", "FragmentMetadata", "Transaction", "LanceOperation"],
-    "dataset": ["ScannerBuilder", "ColumnOrdering", "Tags", "LanceStats", "Branches"],
+    "dataset": ["ScannerBuilder", "ColumnOrdering", "Tags", "LanceStats", "Branches", "VectorIndexReader"],
     "fragment": ["DataFile", "DeletionFile", "RowIdMeta", "RowDatasetVersionMeta", "RowIdSequence", "FragmentSession"],
+    "indices": ["IndicesBuilder", "IvfModel", "PqModel"],
+    "util": ["KMeans"],
     "schema": ["LanceSchema"],
     "commit": ["CommitConflictError"],
     "file": ["LanceFileReader", "LanceFileWriter", "LanceFileSession", "ReaderResults", "LanceFileMetadata"],

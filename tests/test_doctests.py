@@ -1,10 +1,11 @@
 """The examples in the docstrings of the public API run, and print the documented output.
 
-Every example runs in its own directory with three tables:
+Every example runs in its own directory with four tables:
 
     flights.lance     two versions: 6 rows, and 2 appended rows; stable row ids
     airlines.lance    the names of the carriers
     videos.lance      a blob column
+    texts.lance       two fragments of 300 rows with vectors of 32 numbers in the column embedding
 
 `ds` is `flights.lance`; `lancetable` and `pa` are imported, and all other names are imported by the example.
 """
@@ -19,6 +20,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -100,6 +102,9 @@ def example_tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
         schema=pa.schema([("id", pa.int64()), lancetable.blob_field("video")]),
     )
     lancetable.write_dataset(videos, directory / "videos.lance", data_storage_version="2.2")
+    vectors = np.random.default_rng(0).standard_normal((600, 32), dtype=np.float32)
+    texts = lancetable.vector.vec_to_table(vectors, "embedding")
+    lancetable.write_dataset(texts, directory / "texts.lance", max_rows_per_file=300)
     return directory
 
 

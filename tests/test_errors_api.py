@@ -265,8 +265,11 @@ def test_lock_surrounds_the_commit_and_its_conflict_is_raised(tmp_path: Path) ->
 
 
 def test_stubs_name_the_feature(ds: LanceDataset) -> None:
-    with pytest.raises(NotImplementedError, match=r"vector indexes .*out of scope"):
-        ds.create_index("id", "BTREE")
+    with pytest.raises(NotImplementedError, match=r"the MemWAL .*out of scope"):
+        ds.initialize_mem_wal()
+    for kind in ("BTREE", "IVF_RQ"):
+        with pytest.raises(NotImplementedError, match=f"index types supported. Got {kind}"):
+            ds.create_index("id", kind)
     for arguments in ({"namespace_client": object()}, {"base_store_params": {"a": {}}}):
         with pytest.raises(NotImplementedError):
             lance.dataset(ds.uri, **arguments)

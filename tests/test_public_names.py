@@ -157,9 +157,9 @@ def test_a_module_that_is_out_of_scope_states_so_when_it_is_imported(name: str) 
 def test_features_in_the_plural_read_correctly(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(pa.table({"a": [1]}), tmp_path / "t")
     with pytest.raises(NotImplementedError) as caught:
-        ds.create_index("a", "IVF_PQ")
-    expected = "LanceDataset.create_index: lancetable does not support vector indexes (out of scope)"
-    assert str(caught.value) == f"{expected}; use create_scalar_index for other kinds"
+        ds.create_scalar_index("a", "IVF_PQ")
+    expected = "index_type 'IVF_PQ': lancetable does not support vector indexes here (out of scope)"
+    assert str(caught.value) == f"{expected}; use create_index"
 
 
 @pytest.mark.parametrize("name", ["full_text_query"])

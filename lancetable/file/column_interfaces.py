@@ -100,6 +100,17 @@ class ColumnReader(Protocol):
         """
 
 
+class GroupReader(Protocol):
+    """Reader of several fields at once."""
+
+    @property
+    def positions(self) -> Sequence[int]:
+        """Positions of the fields among the requested ones."""
+
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[list[pa.Array]]]:
+        """Plan reading `rows` of each field; see `ColumnReader.read`."""
+
+
 BufferPieces: TypeAlias = "Iterable[Any]"
 """One buffer of a page, as bytes-like objects. Each is written before the next is requested from the iterable."""
 
@@ -171,6 +182,9 @@ class Family:
     ----------
     open_field
         `open_field(file, field, columns)` returns a reader of `field`; `columns` maps field ids to columns of the file.
+    group_fields
+        `group_fields(file, fields, columns)` returns readers of those fields that are read together. None if all fields
+        are read one by one.
     writers
         `writers(schema, options, blobs)` returns a writer for each top-level field. None for 0.1, whose pages are not
         grouped by column; file/legacy_writer.py writes those files.
@@ -182,3 +196,4 @@ class Family:
     open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]
     writers: Callable[[Schema, PageOptions, BlobSink], list[ColumnWriter]] | None = None
     has_no_nulls: Callable[[ColumnPages], bool] | None = None
+    group_fields: Callable[[FileMetadata, Sequence[Field], Mapping[int, int]], Sequence[GroupReader]] | None = None

@@ -180,7 +180,7 @@ def requested_encoding(field: Field) -> type[PageEncoding] | None:
 def check_fields(schema: Schema) -> None:
     """Raise UnsupportedFeatureError if the metadata of a nested field selects a custom encoding."""
     for top in schema.fields:
-        for field in top.walk():
+        for field in top.walk() if top.children else ():
             if field is not top and ENCODING_KEY in field.metadata:
                 raise UnsupportedFeatureError(
                     f"column {top.name!r}: nested field {field.name!r} selects a custom encoding; only top-level"

@@ -206,14 +206,26 @@ class ColumnPages:
         return sum(sum(message.buffer_sizes) for _, message in self._messages)
 
 
-class ReaderCache(NamedTuple):
-    """Cached column readers of a file, valid for one mapping from field ids to columns.
+class SinglePage(NamedTuple):
+    """The page of a column that has one page and no other buffers.
 
-    `readers` maps `id(field)` to the field object, which keeps the id unique, and its reader.
+    `length` is its number of rows, `buffers` are the positions of all buffers and then their sizes, and `encoding` is
+    its serialized encoding.
+    """
+
+    length: int
+    buffers: tuple[int, ...]
+    encoding: bytes
+
+
+class ReaderCache(NamedTuple):
+    """Cached readers of selections of fields, valid for one mapping from field ids to columns.
+
+    `readers` maps the identities of fields to the fields, which keep the identities unique, and their readers.
     """
 
     columns: Mapping[int, int]
-    readers: dict[int, tuple[Field, Any]]
+    readers: dict[tuple[int, ...], tuple[Sequence[Field], Any]]
 
 
 @dataclass(eq=False)
@@ -303,6 +315,26 @@ class FileMetadata:
             message = parse_message(file2_pb2.ColumnMetadata, data, self.path, start)
             column = self._columns[index] = ColumnPages(self, index, message)
         return column
+
+    def single_page(self, index: int) -> SinglePage | None:
+        """Return the page of a column that consists of one page; its ranges are not checked.
+
+        None for all other columns, and for those with invalid metadata, whose error `column` raises.
+        """
+        if not 0 <= index < self.num_columns:
+            return None
+        (start, end), base = self._column_ranges[index], self.footer.column_metadata_position
+        try:
+            message = parse_message(file2_pb2.ColumnMetadata, self._tail[start - base : end - base], self.path, start)
+        except CorruptFileError:
+            return None
+        if len(message.pages) != 1 or message.buffer_sizes or message.encoding.HasField("indirect"):
+            return None
+        (page,) = message.pages
+        encoding = page.encoding.direct.encoding
+        if not encoding or len(page.buffer_offsets) != len(page.buffer_sizes):
+            return None
+        return SinglePage(page.length, (*page.buffer_offsets, *page.buffer_sizes), encoding)
 
     def column_size_bytes(self, index: int) -> int:
         """Return the stored size of the pages of one column. Raises as `column`."""

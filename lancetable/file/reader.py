@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import thread_pool
-from lancetable.file.column_interfaces import ColumnReader, ColumnWriter, Family, contains_dictionary
+from lancetable.file.column_interfaces import ColumnReader, ColumnWriter, Family, GroupReader, contains_dictionary
 from lancetable.file.footer import (
     FileMetadata,
     FileTail,
@@ -65,14 +65,14 @@ def _family_v2_0() -> Family:
 
 @cache
 def _family_v2_1(version: FileVersion) -> Family:
-    from lancetable.file.encodings_v2_1 import field_readers
+    from lancetable.file.encodings_v2_1 import column_groups, field_readers
 
     def open_writers(*arguments: Any) -> list[ColumnWriter]:
         from lancetable.file.encodings_v2_1 import column_writers
 
         return column_writers.open_writers(version, *arguments)
 
-    return Family(field_readers.open_field, open_writers, field_readers.has_no_nulls)
+    return Family(field_readers.open_field, open_writers, field_readers.has_no_nulls, column_groups.group_fields)
 
 
 FAMILIES: Final[dict[FileVersion, Callable[[], Family]]] = {
@@ -90,8 +90,10 @@ A file up to this size is read as a whole, and its bytes are cached until rows a
 MAX_CACHED_FILE_BYTES: Final = 16 * 1024
 """Maximum size of a file whose bytes stay cached with its metadata."""
 
-MAX_READERS: Final = 4096
-"""Maximum number of cached column readers per file; the cache is cleared when it exceeds this."""
+_FEW_ROWS: Final = 48  # up to this many rows, splitting them costs more than it saves
+
+MAX_SELECTIONS: Final = 256
+"""Maximum number of selections of fields per file whose readers are cached; the cache is cleared when it is full."""
 
 Arrays: TypeAlias = "pa.Array | pa.ChunkedArray"
 
@@ -237,20 +239,37 @@ def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[
     return run_each(plans, sources, [selection.path for selection in selections])
 
 
-def _read_fields(
-    readers: Sequence[ColumnReader], rows: Rows, max_gap: int, *, parallel: bool
-) -> ReadPlan[list[list[pa.Array]]]:
+class _Readers(NamedTuple):
+    """Readers of some fields: groups of fields that are read together, and the other fields with their positions."""
+
+    num_fields: int
+    groups: Sequence[GroupReader]
+    positions: Sequence[int]
+    others: Sequence[ColumnReader]
+
+
+def _read_fields(readers: _Readers, rows: Rows, max_gap: int, *, parallel: bool) -> ReadPlan[list[list[pa.Array]]]:
     """Plan reading the chunks of each field; `parallel` splits a range at the cuts of each reader."""
     if len(rows) == 0:
-        return [[] for _ in readers]
+        return [[] for _ in range(readers.num_fields)]
     rows = as_range(rows) if isinstance(rows, np.ndarray) else rows
-    if not parallel or not isinstance(rows, range) or not any(reader.decodes for reader in readers):
-        return (yield from gather([reader.read(rows, max_gap) for reader in readers]))
-    parts = [reader.cuts(rows) if reader.decodes else [rows] for reader in readers]
-    plans = [reader.read(part, max_gap) for reader, cuts in zip(readers, parts) for part in cuts]
-    decodes = [reader.decodes for reader, cuts in zip(readers, parts) for _ in cuts]
+    groups, others = readers.groups, readers.others
+    parts: list[list[Rows]] = [[rows]] * len(others)
+    decodes: list[bool] | None = None
+    parallel = parallel and len(rows) > _FEW_ROWS and (len(groups) > 0 or any(reader.decodes for reader in others))
+    if parallel and isinstance(rows, range):
+        parts = [[*reader.cuts(rows)] if reader.decodes else [rows] for reader in others]
+        decodes = [True] * len(groups) + [reader.decodes for reader, cuts in zip(others, parts) for _ in cuts]
+    plans: list[ReadPlan[Any]] = [group.read(rows, max_gap) for group in groups]
+    plans += [reader.read(part, max_gap) for reader, cuts in zip(others, parts) for part in cuts]
     results = iter((yield from gather(plans, decodes)))
-    return [list(itertools.chain.from_iterable(itertools.islice(results, len(cuts)))) for cuts in parts]
+    found: list[list[pa.Array]] = [[]] * readers.num_fields
+    for group in groups:
+        for position, arrays in zip(group.positions, next(results)):
+            found[position] = arrays
+    for position, cuts in zip(readers.positions, parts):
+        found[position] = next(results) if len(cuts) == 1 else [*itertools.chain(*itertools.islice(results, len(cuts)))]
+    return found
 
 
 def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, int], max_pages: int) -> int | None:
@@ -292,8 +311,8 @@ def pages_without_nulls(meta: FileMetadata, field: Field, columns: Mapping[int, 
 
 def _readers(
     store: ObjectStore, path: str, meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]
-) -> list[ColumnReader]:
-    """Return a reader of each field; fetch encodings that are stored outside of the column metadata."""
+) -> _Readers:
+    """Return readers of the fields; fetch encodings that are stored outside of the column metadata."""
     while True:
         try:
             return _open_readers(meta, fields, columns)
@@ -336,18 +355,22 @@ def _check_rows(meta: FileMetadata, rows: Rows | None) -> Rows:
     return rows
 
 
-def _open_readers(meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]) -> list[ColumnReader]:
-    # Readers are cached with the metadata because building them costs a small take more than reading does. The key is
-    # the identity of the field; it stays unique because the cache keeps a reference to the field.
+def _open_readers(meta: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]) -> _Readers:
+    # Readers are cached with the metadata because building them costs a small take more than reading does. The key are
+    # the identities of the fields; they stay unique because the cache keeps references to the fields.
     cache = meta.readers
-    if (cache.columns is not columns and cache.columns != columns) or len(cache.readers) > MAX_READERS:
+    if (cache.columns is not columns and cache.columns != columns) or len(cache.readers) > MAX_SELECTIONS:
         cache = meta.readers = ReaderCache(columns, {})
-    readers = []
-    for field in fields:
-        entry = cache.readers.get(id(field))
-        if entry is None:
-            entry = cache.readers[id(field)] = (field, _open_reader(meta, field, columns))
-        readers.append(entry[1])
+    key = tuple(map(id, fields))
+    entry = cache.readers.get(key)
+    if entry is None:
+        group_fields = family_of(meta.version, meta.path).group_fields
+        groups = () if group_fields is None else group_fields(meta, fields, columns)
+        grouped = {position for group in groups for position in group.positions}
+        positions = [position for position in range(len(fields)) if position not in grouped]
+        others = [_open_reader(meta, fields[position], columns) for position in positions]
+        entry = cache.readers[key] = (fields, _Readers(len(fields), groups, positions, others))
+    readers: _Readers = entry[1]
     return readers
 
 

@@ -48,6 +48,7 @@ _MIN_COLUMN_BYTES: Final = 16 << 10
 _SMALL_ROWS: Final = 32 * 1024
 _MAX_JOINED_BYTES: Final = 8 << 20
 _MAX_JOINED: Final = 1024
+_SMALL_PIECE_BYTES: Final = 16 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +245,7 @@ class FileWriter(DataFileWriter):
         elif num_rows:
             self._small.append(self._copy(arrays))
             self._small_rows += num_rows
-            self._small_bytes += sum([array.nbytes for array in arrays])
+            self._small_bytes += batch.nbytes
             if (
                 self._small_rows >= 2 * _SMALL_ROWS
                 or self._small_bytes >= min(self._cache_bytes, _MAX_JOINED_BYTES)
@@ -338,7 +339,7 @@ class FileWriter(DataFileWriter):
             return
         batch = pa.RecordBatch.from_arrays(arrays, self._names)
         self._wait_for_statistics()
-        large = batch.num_rows * statistics.row_bytes >= _MIN_STATISTICS_BYTES
+        large = batch.num_rows >= _FEW_ROWS and batch.num_rows * statistics.row_bytes >= _MIN_STATISTICS_BYTES
         if large and thread_pool.can_share():
             self._statistics_task = thread_pool.executor().submit(statistics.add, batch)
         else:
@@ -375,24 +376,40 @@ class FileWriter(DataFileWriter):
 
     def _write_pages(self, pages: Iterable[EncodedPage]) -> None:
         for page in pages:
-            message = self._messages[page.column].pages.add()
+            starts, sizes, position = [], [], self._pad()
+            small: list[Any] = []  # pieces that are written together
             for pieces in page.buffers:
-                self._pad()
-                start = self._position
+                starts.append(position)
                 for piece in pieces:
-                    self._put(piece)
-                message.buffer_offsets.append(start)
-                message.buffer_sizes.append(self._position - start)
-            self._pad()
+                    size = memoryview(piece).nbytes
+                    if size <= _SMALL_PIECE_BYTES:
+                        small.append(bytes(piece))
+                    else:
+                        self._put(b"".join(small))
+                        self._put(piece)
+                        small = []
+                    position += size
+                sizes.append(position - starts[-1])
+                padding = self._padding[: -position % len(self._padding)]
+                small.append(padding)
+                position += len(padding)
+            self._put(b"".join(small))
+            message = self._messages[page.column].pages.add()
+            message.buffer_offsets.extend(starts)
+            message.buffer_sizes.extend(sizes)
             message.length = page.length
             message.encoding.direct.encoding = page.encoding
             if page.priority:
                 message.priority = page.priority
 
-    def _pad(self) -> None:
-        over = self._position % len(self._padding)
+    def _pad(self) -> int:
+        """Align the position for the next buffer, and return it."""
+        position = self._out.tell()
+        over = position % len(self._padding)
         if over:
-            self._put(self._padding[over:])
+            self._out.write(self._padding[over:])
+            position += len(self._padding) - over
+        return position
 
 
 def _checked_alignment(alignment: int) -> int:

@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 
 from lancetable.file.zone_map_builder import (
     RowRanges,
+    ZoneLeaf,
     ZoneStats,
     array_of,
     bytes_read_per_row,
@@ -40,6 +41,7 @@ from lancetable.file.zone_map_builder import (
 )
 from lancetable.format.arrow_ipc import batch_message, decode_batch, file_of
 from lancetable.format.schema import Field, Schema
+from lancetable.lazy import lazy_property
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -47,6 +49,8 @@ if TYPE_CHECKING:
 MIN_FILE_BYTES: Final = 64 << 10  # smaller files get no zone maps
 DEFAULT_ZONE_ROWS: Final = 8192
 _ZONE_ROWS_STEP: Final = 1024
+_FIRST_ROWS: Final = 2048
+_FIRST_BYTES: Final = 8 << 20
 
 _VERSION: Final = b"1"
 # Limit of the decompressed size: the larger of 16 MiB and 1,024 times the stored size. Valid zone maps are far smaller.
@@ -117,21 +121,47 @@ class StatisticsBuilder:
     def __init__(self, schema: Schema, zone_rows: int = DEFAULT_ZONE_ROWS) -> None:
         if zone_rows <= 0 or zone_rows % _ZONE_ROWS_STEP:
             raise ValueError(f"zone_rows must be a positive multiple of {_ZONE_ROWS_STEP}, got {zone_rows}")
-        self._zone_rows = zone_rows
+        self._schema, self._zone_rows = schema, zone_rows
         self._num_rows = 0
-        self._leaves = [leaf for position, field in enumerate(schema.fields) for leaf in leaves_of(field, position)]
-        self.row_bytes: Final = sum(map(bytes_read_per_row, self._leaves))  # bytes that the summaries read for each row
+        # Small files often get no statistics, so the first rows are not summarized before more follow.
+        self._first: list[pa.RecordBatch] = []
+        self._first_rows = self._first_bytes = 0
         self._range_zones: list[Int64] = []
         self._queue: list[list[pa.Array]] = []  # queued small batches, as one list of arrays per batch
         self._queue_rows = 0
 
+    @lazy_property
+    def _leaves(self) -> list[ZoneLeaf]:
+        fields = enumerate(self._schema.fields)
+        return [leaf for position, field in fields for leaf in leaves_of(field, position)]
+
+    @lazy_property
+    def row_bytes(self) -> int:
+        """Number of bytes that the summaries read for each row."""
+        return sum([bytes_read_per_row(leaf) for leaf in self._leaves])
+
     @property
     def num_rows(self) -> int:
         """Number of added rows."""
-        return self._num_rows + self._queue_rows
+        return self._num_rows + self._queue_rows + self._first_rows
 
     def add(self, batch: pa.RecordBatch) -> None:
         """Add rows. Small batches are queued until they fill a zone."""
+        if self._num_rows + self._queue_rows == 0:
+            self._first.append(batch)
+            self._first_rows += batch.num_rows
+            self._first_bytes += batch.nbytes
+            if self._first_rows >= _FIRST_ROWS or self._first_bytes >= _FIRST_BYTES:
+                self._add_first()
+        else:
+            self._add(batch)
+
+    def _add_first(self) -> None:
+        first, self._first, self._first_rows = self._first, [], 0
+        for batch in first:
+            self._add(batch)
+
+    def _add(self, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
         columns = batch.columns
@@ -146,6 +176,7 @@ class StatisticsBuilder:
 
     def statistics(self) -> FileStatistics:
         """Return the zone maps of all added rows."""
+        self._add_first()
         self._flush()
         zones = np.concatenate(self._range_zones) if self._range_zones else np.empty(0, np.int64)
         firsts = np.flatnonzero(np.diff(zones, prepend=-1))

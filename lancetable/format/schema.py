@@ -216,7 +216,11 @@ class Schema:
         return cls(_build_tree(fields, path), dict(metadata) if metadata else {})
 
     def to_protos(self) -> list[file_pb2.Field]:
-        """Return the flat list of fields, parents first."""
+        """Return the flat list of fields, parents first; the messages are cached and must not be modified."""
+        return [*self._protos]
+
+    @lazy_property
+    def _protos(self) -> list[file_pb2.Field]:
         return [field.to_proto() for field in self.walk()]
 
     @classmethod
@@ -273,6 +277,9 @@ class Schema:
 
     def walk(self) -> Iterator[Field]:
         """Iterate over all fields, parents first."""
+        if not any(field.children for field in self.fields):
+            yield from self.fields
+            return
         for field in self.fields:
             yield from field.walk()
 
@@ -623,6 +630,8 @@ def _check_names(names: Sequence[str]) -> None:
 
 def _check_keys(fields: Iterable[Field]) -> None:
     for field in fields:
+        if field.nullable and not field.children and not field.is_primary_key:
+            continue
         key = next((descendant.name for descendant in field.walk() if descendant.is_primary_key), None)
         if key is not None and field.nullable:
             raise InvalidSchemaError(

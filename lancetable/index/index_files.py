@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
@@ -123,10 +125,7 @@ class IndexFileReader:
 
     def read_arrays(self, names: Sequence[str], rows: Rows | None = None) -> list[pa.Array]:
         """Read columns as one array each. See `read`."""
-        return [
-            column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-            for column in self._read(names, rows)
-        ]
+        return list(map(_one_array, self._read(names, rows)))
 
     def _read(self, names: Sequence[str], rows: Rows | None) -> list[pa.Array | pa.ChunkedArray]:
         metadata, columns = self._open()
@@ -140,6 +139,13 @@ class IndexFileReader:
         if field is None:
             raise CorruptFileError(f"an index file lacks column {name!r}", path=self.path)
         return field
+
+    def is_mapped(self, values: npt.NDArray[Any]) -> bool:
+        """Return whether an array is a part of the memory map of the file, so that it takes no memory of its own."""
+        if not getattr(self.store, "mapped", False) or not values.size:
+            return False
+        start = np.frombuffer(self.store.read(self.path, 0, self.metadata.size_bytes), np.uint8).ctypes.data
+        return start <= values.ctypes.data < start + self.metadata.size_bytes
 
     def cached(self, kind: Hashable, make: Callable[[], T], size_bytes: Callable[[T], int]) -> T:
         """Return a value computed from the file; `kind` distinguishes the values of one file."""
@@ -181,6 +187,12 @@ def stored_values(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=data_type.ordered)
 
 
+def _one_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()  # which always copies
+    return column
+
+
 class SegmentWriter:
     """Writer of the files of a new segment.
 
@@ -198,7 +210,7 @@ class SegmentWriter:
 
     def open_file(self, name: str, schema: pa.Schema) -> IndexFileWriter:
         """Start a file of the segment."""
-        return IndexFileWriter(self, name, Schema.from_arrow(schema), join(self._directory, name))
+        return IndexFileWriter(self, name, Schema.from_arrow(schema, check=False), join(self._directory, name))
 
     def write_file(
         self,

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,19 @@ if TYPE_CHECKING:
 
 VALUE, ROW = "value", "row"
 """Columns of the batches from which indexes are built: values, and row addresses or stable row ids (uint64)."""
+
+
+@runtime_checkable
+class IndexedValues(Iterable[pa.RecordBatch], Protocol):
+    """Values of a column from which an index is built, in the batches that `IndexKind.build` describes."""
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+
+    def sample(self, num_rows: int, seed: int | None) -> pa.Array:
+        """Return the values of up to `num_rows` distinct rows, drawn at random."""
+
 
 RowFilter = Callable[["U64Array"], npt.NDArray[np.bool_]]
 """Function that returns for each row whether a segment may still name it: live rows of the fragments that it covers.
@@ -78,6 +91,11 @@ class OpenIndex(ABC):
         return self.parameters
 
     @property
+    def training_parameters(self) -> Mapping[str, Any]:
+        """The options with which a segment is built that is trained on the current values."""
+        return self.parameters
+
+    @property
     def value_type(self) -> pa.DataType | None:
         """The type of the indexed values, None if the files do not contain it."""
         return None
@@ -91,6 +109,10 @@ class OpenIndex(ABC):
     @property
     def is_mergeable(self) -> bool:
         """False if the segment must be built from the data to add rows, because their values may have another type."""
+        return True
+
+    def can_merge(self, other: OpenIndex) -> bool:
+        """Return whether the entries of another segment, which is mergeable, can be merged with those of this one."""
         return True
 
     @abstractmethod
@@ -108,10 +130,14 @@ class IndexKind(ABC):
 
     name: ClassVar[str]
     """Name in `create_scalar_index`, such as "BTREE"."""
-    plan_name: ClassVar[str]
+    plan_name: str
     """Name in plans and descriptions, such as "BTree"."""
     type_url: ClassVar[str]
     """Type of the details in the manifest."""
+    needs_training: ClassVar[bool] = False
+    """True if segments are trained on values. By default, `optimize_indices` writes new rows to a new segment."""
+    min_version: ClassVar[int] = 0
+    """Least `index_version` that this library can read."""
     max_version: ClassVar[int]
     """Greatest `index_version` that this library can read."""
 
@@ -167,7 +193,7 @@ class IndexKind(ABC):
             The indexed column.
         batches
             Batches with the columns `VALUE` and `ROW`, in physical order, without deleted rows. A batch contains rows
-            of one fragment. No batch at all builds an empty index.
+            of one fragment. No batch at all builds an empty index. Kinds that need training get `IndexedValues`.
         options
             Parameters of `create_scalar_index`, such as `rows_per_zone`.
 
@@ -243,7 +269,9 @@ _MODULES = {
     "ZoneMap": "zone_map",
     "BloomFilter": "bloom_filter",
     "Json": "json_path",
+    "Vector": "vector.vector_kind",
 }
+_NOT_SCALAR = frozenset(["Vector"])
 
 
 def kind_of_details(type_url: str) -> IndexKind | None:
@@ -258,9 +286,10 @@ def kind_named(name: str) -> IndexKind:
     Raises UnsupportedFeatureError for an unknown kind.
     """
     plain = name.replace("_", "").upper()
-    module = next((module for kind, module in _MODULES.items() if kind.upper() == plain), None)
+    scalar = {kind: module for kind, module in _MODULES.items() if kind not in _NOT_SCALAR}
+    module = next((module for kind, module in scalar.items() if kind.upper() == plain), None)
     if module is None:
-        known = ", ".join(_load(module).name for module in _MODULES.values())
+        known = ", ".join(_load(module).name for module in scalar.values())
         raise UnsupportedFeatureError(
             f"scalar indexes of type {name!r} are not supported; choose one of {known}", feature=f"{name} indexes"
         )

@@ -92,12 +92,11 @@ class IndexSegment:
     @property
     def stores_row_ids(self) -> bool:
         """True if the segment names rows by stable row id rather than by address."""
-        version = self.files.metadata.index_version or 0
-        return (
-            self.files.version.manifest.has_stable_row_ids
-            and self.kind is not None
-            and self.kind.stores_row_ids(version)
-        )
+        if not self.files.version.manifest.has_stable_row_ids:
+            return False
+        if self.kind is None:
+            return self.kind_name == "Vector"
+        return self.kind.stores_row_ids(self.files.metadata.index_version or 0)
 
     @property
     def has_old_addresses(self) -> bool:
@@ -164,6 +163,11 @@ class IndexSegment:
 
     def _checked(self, rows: RowSet) -> RowSet:
         """Return rows of the segment. Raises CorruptFileError if the table cannot have had one of them."""
+        self.check_row(rows.last)
+        return rows
+
+    def check_row(self, last: int) -> None:
+        """Raise CorruptFileError if the table cannot have had the greatest row of a set, -1 for none."""
         manifest = self.files.version.manifest
         if self.stores_row_ids:
             end = manifest.next_row_id
@@ -172,10 +176,9 @@ class IndexSegment:
             # Some writers leave the number too low or at 0.
             is_known = highest and not (ids > highest).any()
             end = (highest + 1 if is_known else _MAX_FRAGMENTS) << 32
-        if rows.last >= end:
+        if last >= end:
             what = f"index {self.name!r} contains a row that does not exist"
-            raise CorruptFileError(what, f"less than {end}", rows.last, path=self.files.directory)
-        return rows
+            raise CorruptFileError(what, f"less than {end}", last, path=self.files.directory)
 
 
 def _differ(first: pa.DataType, second: pa.DataType) -> bool:

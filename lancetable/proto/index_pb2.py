@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import any_pb2 as google_dot_protobuf_dot_any__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1clancetable/proto/index.proto\x12\x0elance.index.pb\x1a\x19google/protobuf/any.proto\"U\n\x0eHnswParameters\x12\x17\n\x0fmax_connections\x18\x01 \x01(\r\x12\x17\n\x0f\x63onstruction_ef\x18\x02 \x01(\r\x12\x11\n\tmax_level\x18\x03 \x01(\r\"\xef\x06\n\x12VectorIndexDetails\x12\x35\n\x0bmetric_type\x18\x01 \x01(\x0e\x32 .lance.index.pb.VectorMetricType\x12\x1d\n\x15target_partition_size\x18\x02 \x01(\x04\x12\x31\n\x04hnsw\x18\x03 \x01(\x0b\x32\x1e.lance.index.pb.HnswParametersH\x01\x88\x01\x01\x12\x44\n\x02pq\x18\x04 \x01(\x0b\x32\x36.lance.index.pb.VectorIndexDetails.ProductQuantizationH\x00\x12\x43\n\x02sq\x18\x05 \x01(\x0b\x32\x35.lance.index.pb.VectorIndexDetails.ScalarQuantizationH\x00\x12\x42\n\x02rq\x18\x06 \x01(\x0b\x32\x34.lance.index.pb.VectorIndexDetails.RabitQuantizationH\x00\x12\x42\n\x04\x66lat\x18\x08 \x01(\x0b\x32\x32.lance.index.pb.VectorIndexDetails.FlatCompressionH\x00\x12K\n\rruntime_hints\x18\t \x03(\x0b\x32\x34.lance.index.pb.VectorIndexDetails.RuntimeHintsEntry\x1a@\n\x13ProductQuantization\x12\x10\n\x08num_bits\x18\x01 \x01(\r\x12\x17\n\x0fnum_sub_vectors\x18\x02 \x01(\r\x1a&\n\x12ScalarQuantization\x12\x10\n\x08num_bits\x18\x01 \x01(\r\x1a\xa5\x01\n\x11RabitQuantization\x12\x10\n\x08num_bits\x18\x01 \x01(\r\x12X\n\rrotation_type\x18\x02 \x01(\x0e\x32\x41.lance.index.pb.VectorIndexDetails.RabitQuantization.RotationType\"$\n\x0cRotationType\x12\x08\n\x04\x66\x61st\x10\x00\x12\n\n\x06matrix\x10\x01\x1a\x11\n\x0f\x46latCompression\x1a\x33\n\x11RuntimeHintsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b\x63ompressionB\x07\n\x05_hnsw\"\x19\n\x17\x42loomFilterIndexDetails\"N\n\x10JsonIndexDetails\x12\x0c\n\x04path\x18\x01 \x01(\t\x12,\n\x0etarget_details\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any*<\n\x10VectorMetricType\x12\x06\n\x02L2\x10\x00\x12\n\n\x06\x43OSINE\x10\x01\x12\x07\n\x03\x44OT\x10\x02\x12\x0b\n\x07HAMMING\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1clancetable/proto/index.proto\x12\x0elance.index.pb\x1a\x19google/protobuf/any.proto\"U\n\x0eHnswParameters\x12\x17\n\x0fmax_connections\x18\x01 \x01(\r\x12\x17\n\x0f\x63onstruction_ef\x18\x02 \x01(\r\x12\x11\n\tmax_level\x18\x03 \x01(\r\"\xef\x06\n\x12VectorIndexDetails\x12\x35\n\x0bmetric_type\x18\x01 \x01(\x0e\x32 .lance.index.pb.VectorMetricType\x12\x1d\n\x15target_partition_size\x18\x02 \x01(\x04\x12\x31\n\x04hnsw\x18\x03 \x01(\x0b\x32\x1e.lance.index.pb.HnswParametersH\x01\x88\x01\x01\x12\x44\n\x02pq\x18\x04 \x01(\x0b\x32\x36.lance.index.pb.VectorIndexDetails.ProductQuantizationH\x00\x12\x43\n\x02sq\x18\x05 \x01(\x0b\x32\x35.lance.index.pb.VectorIndexDetails.ScalarQuantizationH\x00\x12\x42\n\x02rq\x18\x06 \x01(\x0b\x32\x34.lance.index.pb.VectorIndexDetails.RabitQuantizationH\x00\x12\x42\n\x04\x66lat\x18\x08 \x01(\x0b\x32\x32.lance.index.pb.VectorIndexDetails.FlatCompressionH\x00\x12K\n\rruntime_hints\x18\t \x03(\x0b\x32\x34.lance.index.pb.VectorIndexDetails.RuntimeHintsEntry\x1a@\n\x13ProductQuantization\x12\x10\n\x08num_bits\x18\x01 \x01(\r\x12\x17\n\x0fnum_sub_vectors\x18\x02 \x01(\r\x1a&\n\x12ScalarQuantization\x12\x10\n\x08num_bits\x18\x01 \x01(\r\x1a\xa5\x01\n\x11RabitQuantization\x12\x10\n\x08num_bits\x18\x01 \x01(\r\x12X\n\rrotation_type\x18\x02 \x01(\x0e\x32\x41.lance.index.pb.VectorIndexDetails.RabitQuantization.RotationType\"$\n\x0cRotationType\x12\x08\n\x04\x66\x61st\x10\x00\x12\n\n\x06matrix\x10\x01\x1a\x11\n\x0f\x46latCompression\x1a\x33\n\x11RuntimeHintsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x42\r\n\x0b\x63ompressionB\x07\n\x05_hnsw\"\xc9\x01\n\x06Tensor\x12\x32\n\tdata_type\x18\x01 \x01(\x0e\x32\x1f.lance.index.pb.Tensor.DataType\x12\r\n\x05shape\x18\x02 \x03(\r\x12\x0c\n\x04\x64\x61ta\x18\x03 \x01(\x0c\"n\n\x08\x44\x61taType\x12\x0c\n\x08\x42\x46LOAT16\x10\x00\x12\x0b\n\x07\x46LOAT16\x10\x01\x12\x0b\n\x07\x46LOAT32\x10\x02\x12\x0b\n\x07\x46LOAT64\x10\x03\x12\t\n\x05UINT8\x10\x04\x12\n\n\x06UINT16\x10\x05\x12\n\n\x06UINT32\x10\x06\x12\n\n\x06UINT64\x10\x07\"\x88\x01\n\x03IVF\x12\x11\n\tcentroids\x18\x01 \x03(\x02\x12\x0f\n\x07offsets\x18\x02 \x03(\x04\x12\x0f\n\x07lengths\x18\x03 \x03(\r\x12\x30\n\x10\x63\x65ntroids_tensor\x18\x04 \x01(\x0b\x32\x16.lance.index.pb.Tensor\x12\x11\n\x04loss\x18\x05 \x01(\x01H\x00\x88\x01\x01\x42\x07\n\x05_loss\"\x19\n\x17\x42loomFilterIndexDetails\"N\n\x10JsonIndexDetails\x12\x0c\n\x04path\x18\x01 \x01(\t\x12,\n\x0etarget_details\x18\x02 \x01(\x0b\x32\x14.google.protobuf.Any*<\n\x10VectorMetricType\x12\x06\n\x02L2\x10\x00\x12\n\n\x06\x43OSINE\x10\x01\x12\x07\n\x03\x44OT\x10\x02\x12\x0b\n\x07HAMMING\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,8 +34,8 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_VECTORINDEXDETAILS_RUNTIMEHINTSENTRY']._loaded_options = None
   _globals['_VECTORINDEXDETAILS_RUNTIMEHINTSENTRY']._serialized_options = b'8\001'
-  _globals['_VECTORMETRICTYPE']._serialized_start=1151
-  _globals['_VECTORMETRICTYPE']._serialized_end=1211
+  _globals['_VECTORMETRICTYPE']._serialized_start=1494
+  _globals['_VECTORMETRICTYPE']._serialized_end=1554
   _globals['_HNSWPARAMETERS']._serialized_start=75
   _globals['_HNSWPARAMETERS']._serialized_end=160
   _globals['_VECTORINDEXDETAILS']._serialized_start=163
@@ -52,8 +52,14 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_VECTORINDEXDETAILS_FLATCOMPRESSION']._serialized_end=965
   _globals['_VECTORINDEXDETAILS_RUNTIMEHINTSENTRY']._serialized_start=967
   _globals['_VECTORINDEXDETAILS_RUNTIMEHINTSENTRY']._serialized_end=1018
-  _globals['_BLOOMFILTERINDEXDETAILS']._serialized_start=1044
-  _globals['_BLOOMFILTERINDEXDETAILS']._serialized_end=1069
-  _globals['_JSONINDEXDETAILS']._serialized_start=1071
-  _globals['_JSONINDEXDETAILS']._serialized_end=1149
+  _globals['_TENSOR']._serialized_start=1045
+  _globals['_TENSOR']._serialized_end=1246
+  _globals['_TENSOR_DATATYPE']._serialized_start=1136
+  _globals['_TENSOR_DATATYPE']._serialized_end=1246
+  _globals['_IVF']._serialized_start=1249
+  _globals['_IVF']._serialized_end=1385
+  _globals['_BLOOMFILTERINDEXDETAILS']._serialized_start=1387
+  _globals['_BLOOMFILTERINDEXDETAILS']._serialized_end=1412
+  _globals['_JSONINDEXDETAILS']._serialized_start=1414
+  _globals['_JSONINDEXDETAILS']._serialized_end=1492
 # @@protoc_insertion_point(module_scope)

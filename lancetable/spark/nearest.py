@@ -1,16 +1,16 @@
-"""Exact nearest-neighbour search in Spark.
+"""Nearest-neighbour search in Spark.
 
-    queries ─► task: rows of some fragments that are nearest to each query ─┐
-               task: ...                                                    ├─ Spark: k nearest ─► tasks: columns
-               task: ...                                                    ┘
+    queries ─► task: some queries in the vector index                       ─┐
+               task: all queries in some fragments that it does not cover    ├─ Spark: k nearest ─► tasks: columns
+               task: ...                                                    ─┘
 
 The tasks of the first step return addresses and distances only. Columns are read for the rows of the result.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,14 +23,15 @@ from pyspark.sql.window import Window
 
 from lancetable.dataset import LanceDataset
 from lancetable.errors import InvalidInputError
+from lancetable.ops.read.nearest.indexed_search import find_indexed_rows
 from lancetable.ops.read.nearest.plan import DISTANCE, QUERY_INDEX, NearestPlan, plan_nearest
 from lancetable.ops.read.nearest.query import nearest_query, query_numbers, vector_column
-from lancetable.ops.read.nearest.search import search
+from lancetable.ops.read.nearest.search import FoundRows, search
 from lancetable.ops.read.scan_execution import ScanRun
 from lancetable.ops.read.scan_plan import ScanOptions
-from lancetable.ops.read.splits import Split, plan_splits, scan_options_of
+from lancetable.ops.read.splits import plan_splits, scan_options_of
 from lancetable.ops.read.take import fetch_addresses
-from lancetable.spark.jobs.base import pin_to_json, rows_per_task, schema_to_string, tasks_of_slices
+from lancetable.spark.jobs.base import pin_to_json, rows_per_task, schema_to_string, slices_of_task, tasks_of_slices
 from lancetable.spark.options import DEFAULT_TASK_BYTES
 from lancetable.spark.pinned_version import PinnedVersion
 from lancetable.spark.task_runner import Json, init_worker
@@ -44,6 +45,8 @@ QUERY_ID, QUERY_VECTOR = "query_id", "vector"
 VectorQueries: TypeAlias = "DataFrame | Sequence[Any] | npt.NDArray[Any] | pa.Array"
 
 _MOST_QUERIES, _MOST_QUERY_BYTES = 1 << 16, 64 << 20  # of a search, which are sent to every task
+# Each task that searches an index opens it, and evaluates the filter.
+_LEAST_QUERIES_OF_TASK, _DEFAULT_TASKS = 64, 8
 _BATCH_BYTES = 16 << 20
 _MOST_ROWS = 2**31 - 1  # of a limit in Spark
 _ROW_ID, _ADDRESS = "_rowid", "_rowaddr"
@@ -63,6 +66,7 @@ class VectorSearch:
     """Picklable search of one version.
 
     `vectors` is one query (dim,), or some (queries, dim). `ids` are the ids of the queries of a frame; None otherwise.
+    `tuning` are the arguments of `nearest_query` for vector indexes.
     """
 
     vectors: npt.NDArray[Any]
@@ -73,6 +77,8 @@ class VectorSearch:
     filter: str | None
     metric: str | None
     distance_range: tuple[float | None, float | None] | None
+    tuning: Mapping[str, Any] = field(default_factory=dict)
+    fast_search: bool = False
 
     def scan_options(self, version: TableVersion) -> ScanOptions:
         """Return the options of a local search. The errors are those of `nearest_query`."""
@@ -86,20 +92,38 @@ class VectorSearch:
             k=self.k,
             metric=self.metric,
             distance_range=self.distance_range,
+            **self.tuning,
         )
-        return ScanOptions(columns=self.columns, filter=self.filter, prefilter=True, nearest=query)
+        return ScanOptions(
+            columns=self.columns, filter=self.filter, prefilter=True, nearest=query, fast_search=self.fast_search
+        )
 
-    def find(self, pin: PinnedVersion, slices: Iterable[Split], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the nearest rows of some slices for each query, in the schema `FOUND`. Runs in tasks."""
+    def find(self, pin: PinnedVersion, task: Json, wire: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """Yield the nearest rows of a task of `plan_search`, in the schema `FOUND`. Runs in tasks."""
         version = pin.open()
-        for options in scan_options_of(slices, self.scan_options(version)):
-            plan = plan_nearest(version, options)
-            with ScanRun(version, plan.search) as run:
-                found = search(run, plan)
+        parts = self._in_index(version, *task["queries"]) if "queries" in task else self._in_slices(version, task)
+        for found in parts:
             numbers = found.row_ids.view(np.int64), found.addresses.view(np.int64)
             yield pa.RecordBatch.from_arrays(
                 [pa.array(values) for values in (found.queries, found.distances, *numbers)], schema=wire
             )
+
+    def _in_index(self, version: TableVersion, start: int, stop: int) -> Iterator[FoundRows]:
+        """Yield the nearest rows that the index contains, for some queries."""
+        vectors = self.vectors if self.vectors.ndim == 1 else self.vectors[start:stop]
+        plan = plan_nearest(version, replace(self, vectors=vectors).scan_options(version))
+        if plan.indexed is not None:
+            with ScanRun(version, plan.search) as run:
+                found = find_indexed_rows(run, plan, plan.indexed)
+            yield found._replace(queries=found.queries + np.int32(start))
+
+    def _in_slices(self, version: TableVersion, task: Json) -> Iterator[FoundRows]:
+        """Yield the nearest rows of some slices, for all queries."""
+        options = replace(self, tuning={"use_index": False}, fast_search=False).scan_options(version)
+        for scan in scan_options_of(slices_of_task(task), options):
+            plan = plan_nearest(version, scan)
+            with ScanRun(version, plan.search) as run:
+                yield search(run, plan)
 
     def read(self, pin: PinnedVersion, batches: Iterable[pa.RecordBatch], wire: pa.Schema) -> Iterator[pa.RecordBatch]:
         """Yield the result for rows that were found. Runs in tasks."""
@@ -156,7 +180,8 @@ def collect_queries(queries: VectorQueries) -> tuple[npt.NDArray[Any], pa.Array 
 def plan_search(dataset: LanceDataset, search: VectorSearch, task_rows: int | None, cores: int | None) -> Json:
     """Return the version, schema and tasks of a search. Runs on the client or on the cluster.
 
-    The metric of the table is the same for all tasks, although an index may cover the fragments of some of them only.
+    Tasks are {"queries": [first, end]}, which search the index, and {"slices"} of fragments that it does not cover. The
+    metric of the table is the same for all tasks, although an index may cover the fragments of some of them only.
 
     Raises
     ------
@@ -168,20 +193,33 @@ def plan_search(dataset: LanceDataset, search: VectorSearch, task_rows: int | No
     schema = plan.output_schema
     if search.ids is not None:
         schema = _with_ids(plan, search.ids)
-    tasks = plan_splits(
+    others = [] if plan.is_empty else version.manifest.fragments.ids()[list(plan.search.fragments)].tolist()
+    slices = plan_splits(
         version,
         columns=[search.column],
         task_rows=task_rows or rows_per_task(version, cores),
         task_bytes=DEFAULT_TASK_BYTES,
+        fragments=frozenset(others),
         filter=search.filter,
     )
+    tasks = [*_tasks_in_index(plan, cores or _DEFAULT_TASKS), *tasks_of_slices(slices)]
     return {
         "pin": pin_to_json(version),
         "schema": schema_to_string(schema),
         "metric": plan.metric.value,
         "is_batch": plan.query.is_batch,
-        "tasks": tasks_of_slices(tasks) if len(search.vectors) else [],
+        "tasks": tasks if len(search.vectors) else [],
     }
+
+
+def _tasks_in_index(plan: NearestPlan, num_tasks: int) -> Iterator[Json]:
+    """Yield the tasks that search the index, at most `num_tasks`; one for the vectors of a multivector."""
+    if plan.indexed is None:
+        return
+    count = len(plan.query.vectors)
+    step = max(_LEAST_QUERIES_OF_TASK, -(-count // num_tasks)) if plan.query.is_batch else count
+    for start in range(0, count, step):
+        yield {"slices": [], "queries": [start, min(start + step, count)]}
 
 
 def _with_ids(plan: NearestPlan, ids: pa.Array) -> pa.Schema:

@@ -26,12 +26,11 @@ from lancetable.dataset import LanceDataset
 from lancetable.errors import InvalidInputError
 from lancetable.ops.change.retry import retried
 from lancetable.ops.read.diff import LINEAGE
-from lancetable.ops.read.splits import Split
 from lancetable.optimize import CompactionMetrics, CompactionOptions, MigrationMetrics
 from lancetable.spark.change_feed import changed_rows
 from lancetable.spark.coordinator import RETRY_SECONDS, DeployMode, coordinator_for, run_job
 from lancetable.spark.jobs.add_columns import AddColumnsJob
-from lancetable.spark.jobs.base import TableJob, pin_of_plan, schema_from_string, schema_to_string, slices_of_task
+from lancetable.spark.jobs.base import TableJob, pin_of_plan, read_slices, schema_from_string, schema_to_string
 from lancetable.spark.jobs.compact import CompactJob
 from lancetable.spark.jobs.delete import DeleteJob
 from lancetable.spark.jobs.read import count_rows, plan_count, plan_frame
@@ -231,7 +230,8 @@ class SparkTable(TableIndexes):
         plan = self._call(plan_frame, options, filter=filter, task_bytes=task_bytes, cores=self.cores(), **how)
         pin, schema = pin_of_plan(self.options, plan), schema_from_string(plan["schema"])
         scan = scan_options(schema.names, filter, options.batch_rows)
-        return self.scan(plan["tasks"], partial(scan_slices, pin, scan), spark_schema(schema), plan["without_nulls"])
+        read = partial(read_slices, partial(scan_slices, pin, scan))
+        return self.scan(plan["tasks"], read, spark_schema(schema), plan["without_nulls"])
 
     @property
     def schema(self) -> StructType:
@@ -311,11 +311,11 @@ class SparkTable(TableIndexes):
     def scan(
         self,
         tasks: Sequence[Json],
-        read: Callable[[tuple[Split, ...], pa.Schema], Iterator[pa.RecordBatch]],
+        read: Callable[[Json, pa.Schema], Iterator[pa.RecordBatch]],
         schema: StructType,
         without_nulls: Collection[str] = (),
     ) -> DataFrame:
-        """Return a frame of the batches that `read` yields for the slices of each task.
+        """Return a frame of the batches that `read` yields for each task.
 
         `mapInArrow` returns the same rows as the data source in less time. Spark assumes that `mapInArrow` returns as
         many rows as its input has, and broadcasts a frame that it considers small. It estimates 8 bytes for each number
@@ -327,8 +327,7 @@ class SparkTable(TableIndexes):
         tasks
             The tasks of a plan; see `lancetable.spark.jobs`.
         read
-            Function that takes the slices of a task and the schema of batches, and yields the batches. It runs in
-            tasks.
+            Function that takes a task and the schema of batches, and yields the batches. It runs in tasks.
         schema
             The schema of the frame.
         without_nulls
@@ -357,7 +356,7 @@ class SparkTable(TableIndexes):
             init_worker()
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield from read(slices_of_task(json.loads(encoded[number >> shift])), wire)
+                    yield from read(json.loads(encoded[number >> shift]), wire)
 
         numbers = self._spark.range(0, len(tasks) << shift, 1, len(tasks)).where(f"(id & {(1 << shift) - 1}) = 0")
         frame = numbers.mapInArrow(read_some, sent)

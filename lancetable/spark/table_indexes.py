@@ -12,15 +12,18 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lancetable.argument_validation import check_count, check_flag, check_names, check_positive
 from lancetable.dataset import LanceDataset
+from lancetable.index.vector.vector_kind import KIND
 from lancetable.indices import IndexConfig, parse_request
 from lancetable.spark.jobs.base import pin_of_plan, schema_from_string
 from lancetable.spark.jobs.build_index import CreateIndexJob, OptimizeIndicesJob
 from lancetable.spark.nearest import FOUND, VectorQueries, VectorSearch, collect_queries, nearest_of, plan_search
 from lancetable.spark.sql import check_sql_text
 from lancetable.spark.types import spark_schema, wire_schema
+from lancetable.vector_index_arguments import is_vector_type, vector_options
 
 if TYPE_CHECKING:
     from lancetable.dataset_indexes import IndexType
+    from lancetable.index.kind import IndexKind
     from lancetable.spark.jobs.base import TableJob
     from lancetable.spark.options import SourceOptions
     from lancetable.spark.task_runner import Json
@@ -41,7 +44,7 @@ class TableIndexes:
     def create_index(
         self,
         column: str,
-        kind: IndexType | IndexConfig,
+        kind: IndexType | IndexConfig | str,
         name: str | None = None,
         *,
         replace: bool = True,
@@ -64,7 +67,9 @@ class TableIndexes:
             Path of the column, dotted for nested fields.
         kind
             The kind of index, as for `LanceDataset.create_scalar_index`: "BTREE", "BITMAP", "LABEL_LIST", "NGRAM",
-            "ZONEMAP", "BLOOMFILTER", or an `IndexConfig` with parameters.
+            "ZONEMAP", "BLOOMFILTER", or an `IndexConfig` with parameters. Or a vector index as for
+            `LanceDataset.create_index`: "IVF_FLAT", "IVF_PQ", "IVF_SQ", "IVF_HNSW_FLAT", "IVF_HNSW_SQ", "IVF_HNSW_PQ".
+            It is trained on a sample before the tasks, which assign and encode the vectors.
         name
             Name of the index; `{column}_idx` by default, with a number if that name belongs to another index.
         replace
@@ -72,12 +77,12 @@ class TableIndexes:
         train
             Index all rows. Otherwise the index is empty, and `optimize_indices` fills it.
         num_segments
-            Number of segments of the index. One segment is the fastest to search, but a single task merges it; several
-            are merged in parallel.
+            Number of segments of the index. One segment is the fastest to search, but a single task merges it and
+            builds its graphs; several are merged in parallel.
         target_rows_per_task
             Number of rows of a part, in whole fragments. By default, a classic session has about one task per core.
         **parameters
-            Parameters of the kind; see `IndexConfig`.
+            Parameters of the kind; see `IndexConfig` and, for vector indexes, `LanceDataset.create_index`.
 
         Raises
         ------
@@ -96,8 +101,13 @@ class TableIndexes:
         --------
         >>> table.create_index("id", "BTREE")  # doctest: +SKIP
         >>> table.create_index("tags", "LABEL_LIST", name="by_tag")  # doctest: +SKIP
+        >>> table.create_index("embedding", "IVF_PQ", num_partitions=256, num_sub_vectors=16)  # doctest: +SKIP
         """
-        index_kind, options = parse_request(kind, parameters)
+        index_kind: IndexKind
+        if isinstance(kind, str) and is_vector_type(kind):
+            index_kind, options = KIND, vector_options(kind, parameters)
+        else:
+            index_kind, options = parse_request(kind, parameters)
         check_flag("replace", replace)
         check_flag("train", train)
         self._change(
@@ -125,8 +135,9 @@ class TableIndexes:
     ) -> None:
         """Add rows that indexes do not cover, in tasks, and commit all indexes at once.
 
-        Without work to do, no version is created. Indexes of kinds that this library does not know, such as vector
-        indexes, are left unchanged, with a warning in the log.
+        Without work to do, no version is created. Indexes of kinds that this library does not know are left unchanged,
+        with a warning in the log. The new rows of a vector index get a segment of their own; if a partition becomes too
+        large, the index is built from the data with divided partitions.
 
         Parameters
         ----------
@@ -134,9 +145,9 @@ class TableIndexes:
             Names of the indexes; all by default. Names of indexes that do not exist are ignored.
         num_indices_to_merge
             Number of segments, newest first, that are merged with the new rows into one segment. 0 writes the new rows
-            to a segment of their own. By default, the newest segment is extended.
+            to a segment of their own. By default, the newest segment is extended, except for vector indexes.
         retrain
-            Build one segment from the data, for all rows.
+            Build one segment from the data, for all rows. Vector indexes get new partitions.
         target_rows_per_task
             As for `create_index`.
 
@@ -170,12 +181,22 @@ class TableIndexes:
         filter: str | None = None,
         metric: str | None = None,
         distance_range: tuple[float | None, float | None] | None = None,
+        nprobes: int | None = None,
+        minimum_nprobes: int | None = None,
+        maximum_nprobes: int | None = None,
+        refine_factor: int | None = None,
+        ef: int | None = None,
+        use_index: bool = True,
+        fast_search: bool = False,
         version: int | None = None,
         tag: str | None = None,
         as_of: datetime | str | None = None,
         target_rows_per_task: int | None = None,
     ) -> DataFrame:
-        """Return the rows whose vectors are nearest to each query, in tasks. The search is exact.
+        """Return the rows whose vectors are nearest to each query, in tasks.
+
+        Tasks search the vector index of the column, if there is one, for some of the queries each. Further tasks search
+        the rows that it does not cover exactly. Without an index, the search is exact.
 
         Parameters
         ----------
@@ -196,10 +217,17 @@ class TableIndexes:
             column, or else "l2" ("hamming").
         distance_range
             Least distance, and the distance below which rows are found; None for no limit.
+        nprobes, minimum_nprobes, maximum_nprobes, refine_factor, ef
+            Options of the search in a vector index, as in `nearest` of `LanceDataset.scanner`.
+        use_index
+            Use the vector index. False makes the search exact.
+        fast_search
+            Search only the rows that the index covers.
         version, tag, as_of
             The version to read, as for `to_df`.
         target_rows_per_task
-            Number of rows of a task. By default, a classic session has about one task per core.
+            Number of rows of a task that searches without an index. By default, a classic session has about one task
+            per core.
 
         Returns
         -------
@@ -221,12 +249,22 @@ class TableIndexes:
         >>> table.nearest([0.1, 0.7, 0.2], "embedding", 5, columns=["id"]).show()  # doctest: +SKIP
         >>> queries = users.selectExpr("user AS query_id", "embedding AS vector")  # doctest: +SKIP
         >>> table.nearest(queries, "embedding", filter="lang = 'de'", metric="cosine")  # doctest: +SKIP
+        >>> table.nearest(queries, "embedding", nprobes=20, refine_factor=10)  # doctest: +SKIP
         """
         check_sql_text(filter=filter)
+        check_flag("fast_search", fast_search)
         options = self._options_at(version, tag, as_of)
         vectors, ids = collect_queries(queries)
         names = None if columns is None else tuple(columns)
-        search = VectorSearch(vectors, ids, column, k, names, filter, metric, distance_range)
+        tuning = {
+            "nprobes": nprobes,
+            "minimum_nprobes": minimum_nprobes,
+            "maximum_nprobes": maximum_nprobes,
+            "refine_factor": refine_factor,
+            "ef": ef,
+            "use_index": use_index,
+        }
+        search = VectorSearch(vectors, ids, column, k, names, filter, metric, distance_range, tuning, fast_search)
         rows, cores = self._task_size(target_rows_per_task)
         plan = self._call(plan_search, options, search=search, task_rows=rows, cores=cores)
         search = dataclasses.replace(search, metric=plan["metric"])

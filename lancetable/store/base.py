@@ -268,6 +268,13 @@ class ObjectStore(Protocol):
         """
         return
 
+    def release_pages(self, path: str) -> None:
+        """Remove the pages of a memory-mapped file from the memory of this process; its data stay valid.
+
+        By default, this does nothing.
+        """
+        return
+
     def list_names(
         self, prefix: str, start_after: str | None = None, limit: int | None = None, *, detail: bool = False
     ) -> list[ObjectMeta]:

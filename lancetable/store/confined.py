@@ -71,6 +71,10 @@ class ConfinedStore(ForwardingStore):
         """Return a key other than that of the inner store, because cached metadata depend on the limits."""
         return f"untrusted {self._inner.key(path)}"
 
+    def release_pages(self, path: str) -> None:
+        """Remove the mapped pages of a file from memory. See ObjectStore."""
+        self._inner.release_pages(path)
+
     def read_all(self, path: str, size: int | None = None) -> memoryview:
         """Return the whole object. Raises LimitError if it is too large. See ObjectStore."""
         num_bytes = self._request("size", path) if size is None else size

@@ -157,6 +157,10 @@ class LocalStore(ObjectStore):
             raise _failure(error, path) from error
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
+    def release_pages(self, path: str) -> None:
+        """Remove the mapped pages of a file from memory. See ObjectStore."""
+        _MAPS.release_pages(path)
+
     def _view(self, path: str) -> memoryview | None:
         if not self.mmap:
             return None

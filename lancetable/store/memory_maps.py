@@ -61,6 +61,15 @@ class MapCache:
             return cached.view
         return self._map(path, status)
 
+    def release_pages(self, path: str) -> None:
+        """Remove the pages of a mapped file from the memory of this process. Slices that callers hold stay valid.
+
+        Pages that are accessed again come from the page cache of the system, or from the file.
+        """
+        entry = self._maps.get(path)
+        if entry is not None:
+            release_pages(entry.view)
+
     def clear(self) -> None:
         """Evict every map. Slices that callers hold stay valid."""
         with self.lock:
@@ -126,6 +135,9 @@ if sys.platform == "win32":
         """Map `size` bytes of an open file, read-only. Raises OSError."""
         return memoryview(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ))
 
+    def release_pages(view: memoryview) -> None:
+        """Do nothing: the system trims the memory of processes itself."""
+
 else:
     # mmap.mmap keeps a duplicate of the descriptor as long as the map exists, and the usual limit is 1,024 descriptors.
     # The system call itself needs the descriptor only during the call.
@@ -140,6 +152,7 @@ else:
         ctypes.c_int64 if sys.maxsize > 2**32 else ctypes.c_long,
     )
     _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+    _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     _MAP_FAILED = ctypes.c_void_p(-1).value
 
     class _Mapping:
@@ -162,6 +175,11 @@ else:
             raise OSError(code, os.strerror(code))
         # Every slice references the buffer, and the buffer references the mapping, so the last slice unmaps the file.
         return memoryview(pa.foreign_buffer(address, size, _Mapping(address, size))).cast("B")
+
+    def release_pages(view: memoryview) -> None:
+        """Remove the pages of a whole map from the memory of this process. It is a hint, so errors are ignored."""
+        buffer = pa.py_buffer(view)
+        _libc.madvise(buffer.address, buffer.size, mmap.MADV_DONTNEED)
 
 
 _network_devices: dict[int, bool] = {}

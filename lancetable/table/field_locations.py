@@ -199,13 +199,14 @@ def field_index(version: TableVersion, fragment: Fragment) -> FieldIndex:
 def _make_template(owner: Mapping[int, int], columns: tuple[Field, ...]) -> LayoutTemplate:
     fields_of_file: dict[int, list[Field]] = {}
     sources: list[Source] = []
+    numbers: dict[int, int] = {}  # of the parts, by file
     for column in columns:
         parts: list[tuple[int, int, Field]] = []
         for file_number in sorted({owner[unit] for unit in _units(column) if unit in owner}):
             fields = fields_of_file.setdefault(file_number, [])
             pruned = _prune(column, owner, file_number)
             assert pruned is not None
-            parts.append((list(fields_of_file).index(file_number), len(fields), pruned))
+            parts.append((numbers.setdefault(file_number, len(numbers)), len(fields), pruned))
             fields.append(pruned)
         sources.append(Source(column, tuple(parts)))
     direct = len(fields_of_file) == 1 and all(

@@ -50,10 +50,10 @@ def test_runs_on_disk_are_merged(
     monkeypatch.setattr(external_sort, "_MAX_FILES", max_files)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     rng = np.random.default_rng(0)
-    numbers = pa.array(rng.integers(0, 9000, 20_000), mask=rng.random(20_000) < 0.1)
+    numbers = pa.array(rng.integers(0, 900, 4000), mask=rng.random(4000) < 0.1)
     values = numbers.cast(pa.int32()).cast(data_type)
-    table = sorted_table(values, 777, SMALL_BUDGET)
-    assert table[ROW].to_numpy().argsort().shape == (20_000,)
+    table = sorted_table(values, 157, SMALL_BUDGET // 5)
+    assert table[ROW].to_numpy().argsort().shape == (4000,)
     found = numbers.take(table[ROW].combine_chunks())
     if data_type == pa.string():
         assert table[VALUE].drop_null().to_pylist() == sorted(values.drop_null().to_pylist())

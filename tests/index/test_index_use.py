@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,7 @@ import pytest
 from model_index import TYPE_URL, add_index, registered
 
 import lancetable
-from lancetable.errors import CorruptFileError, UnsupportedFeatureError
+from lancetable.errors import CorruptFileError, InvalidInputError
 from lancetable.index.queries import HasLabels, IsIn, Range
 from lancetable.index.results import Exactness, IndexResult
 from lancetable.index.row_sets import RowSet
@@ -213,8 +214,8 @@ def test_scanners_pass_the_options_on(table: TableVersion) -> None:
     assert quick.count_rows("k < 900") == quick.to_table(filter="k < 900").num_rows == expected
     fragment = dataset.get_fragments()[0]
     assert fragment.count_rows("k < 900") == fragment.to_table(filter="k < 900", use_scalar_index=False).num_rows
-    with pytest.raises(UnsupportedFeatureError, match="index segments"):
-        dataset.scanner(filter="k < 9", index_segments=["x"])
+    with pytest.raises(InvalidInputError, match="only supported for vector search"):
+        dataset.scanner(filter="k < 9", index_segments=[str(uuid.uuid4())]).to_table()
 
 
 # --- answers ---------------------------------------------------------------------------------------------------------

@@ -7,10 +7,10 @@ Sequences are drawn from a seed, which a failure reports together with the steps
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import lance
 import pyarrow as pa
@@ -23,7 +23,7 @@ from lancetable.optimize import Compaction
 
 Dataset = Any  # of either library, whose methods have the same names
 
-STORIES = 3
+STORIES = 1
 SLOW_STORIES = 50
 STEPS = 40
 
@@ -97,26 +97,38 @@ def rows(rng: random.Random, ids: Iterable[int]) -> pa.Table:
 class Story:
     """Table that both libraries change. `log` contains the steps."""
 
+    indexes: ClassVar[Sequence[tuple[str, str]]] = INDEXES
+    """Columns, and kinds of indexes on them."""
+
     def __init__(self, uri: str, seed: int) -> None:
         self.rng = random.Random(seed)
         self.uri, self.log, self.next_id = uri, [f"seed {seed}"], 100
         version, stable = self.rng.choice(["2.0", "2.1", "2.2"]), self.rng.random() < 0.5
         self.stable = stable
         lancetable.write_dataset(
-            rows(self.rng, range(100)),
+            self.rows(range(100)),
             uri,
             max_rows_per_file=30,
             data_storage_version=version,
             enable_stable_row_ids=stable,
         )
         self.log.append(f"format {version}, stable row ids {stable}")
-        for column, kind in self.rng.sample(INDEXES, 4):
+        for column, kind in self.rng.sample(self.indexes, 4):
             self.create(self.rng.choice([lancetable, lance]).dataset(uri), column, kind)
+
+    @property
+    def changes(self) -> Sequence[Callable[[Any, Dataset], None]]:
+        """The changes that a step chooses from."""
+        return CHANGES
+
+    def rows(self, ids: Iterable[int]) -> pa.Table:
+        """Return random rows with these ids."""
+        return rows(self.rng, ids)
 
     def step(self) -> None:
         """Make one random change with one of the libraries."""
         library = self.rng.choice([lancetable, lance])
-        change = self.rng.choice(CHANGES)
+        change = self.rng.choice(self.changes)
         self.log.append(f"{library.__name__}: {change.__name__}")
         change(self, library.dataset(self.uri))
 
@@ -126,7 +138,29 @@ class Story:
     def create(self, ds: Dataset, column: str, kind: str) -> None:
         self.log.append(f"{type(ds).__module__}: {kind} of {column}")
         if _has(ds, column):
-            ds.create_scalar_index(column, _config(ds, kind), replace=True)
+            self.build(ds, column, kind, replace=True)
+
+    def build(self, ds: Dataset, column: str, kind: str, **options: Any) -> None:
+        """Build an index by a library."""
+        ds.create_scalar_index(column, _config(ds, kind), **options)
+
+    def build_part(self, ds: Dataset, column: str, kind: str, name: str, fragment_ids: list[int]) -> Any:
+        """Build a segment for some fragments by a library."""
+        return ds.create_index_uncommitted(column, kind, name, fragment_ids=fragment_ids)
+
+    def can_compact(self, ds: Dataset) -> bool:
+        """Return whether a compaction keeps the rows of all indexes.
+
+        pylance does not apply the record of deferred compactions to BTREE indexes before it maps their rows.
+        """
+        indexes = ds.describe_indices()
+        has_record = any(not index.field_names for index in indexes)
+        has_btree = any(index.index_type == "BTree" for index in indexes)
+        return not (isinstance(ds, lance.LanceDataset) and has_record and has_btree)
+
+    def is_extended_by_pylance(self, index: Any) -> bool:
+        """Return False for indexes of nested columns ("No column with name x") and of JSON paths."""
+        return index.field_names[0] not in ("st.x", "j")
 
     # --- checks
 
@@ -193,7 +227,7 @@ def _has(ds: Dataset, column: str) -> bool:
 
 def append(story: Story, ds: Dataset) -> None:
     count = story.rng.choice([1, 10, 40])
-    ds.insert(_present(ds, rows(story.rng, range(story.next_id, story.next_id + count))))
+    ds.insert(_present(ds, story.rows(range(story.next_id, story.next_id + count))))
     story.next_id += count
 
 
@@ -214,7 +248,7 @@ def update_indexed_column(story: Story, ds: Dataset) -> None:
 def upsert(story: Story, ds: Dataset) -> None:
     ids = sorted(story.rng.sample(range(story.next_id + 5), 8))
     story.next_id += 5
-    source = _present(ds, rows(story.rng, ids))
+    source = _present(ds, story.rows(ids))
     present = ds.to_table(columns=["id"])["id"].to_pylist()
     source = source.filter(pa.array([present.count(number) <= 1 for number in source["id"].to_pylist()]))
     if source.num_rows:
@@ -229,7 +263,7 @@ def delete_unmatched(story: Story, ds: Dataset) -> None:
     if ids:
         merge = ds.merge_insert("id").when_matched_update_all()
         merge = merge.when_not_matched_by_source_delete(f"id >= {start} AND id < {start + 10}")
-        merge.execute(_present(ds, rows(story.rng, ids)))
+        merge.execute(_present(ds, story.rows(ids)))
 
 
 def update_some_columns(story: Story, ds: Dataset) -> None:
@@ -238,22 +272,12 @@ def update_some_columns(story: Story, ds: Dataset) -> None:
     if len(unique) < 5 or not _has(ds, "s"):
         return
     ids = sorted(story.rng.sample(sorted(unique), story.rng.choice([3, len(unique)])))
-    ds.merge_insert("id").when_matched_update_all().execute(rows(story.rng, ids).select(["id", "s"]))
+    ds.merge_insert("id").when_matched_update_all().execute(story.rows(ids).select(["id", "s"]))
 
 
 def compact(story: Story, ds: Dataset) -> None:
-    if not _loses_rows_by_compaction(ds):
+    if story.can_compact(ds):
         ds.optimize.compact_files(target_rows_per_fragment=story.rng.choice([50, 100, 1000]))
-
-
-def _loses_rows_by_compaction(ds: Dataset) -> bool:
-    """Return whether a compaction by pylance would leave old addresses in a BTREE index.
-
-    It does not apply the record of deferred compactions to them before it maps them to the new fragments.
-    """
-    indexes = ds.describe_indices()
-    has_record = any(not index.field_names for index in indexes)
-    return isinstance(ds, lance.LanceDataset) and has_record and any(index.index_type == "BTree" for index in indexes)
 
 
 def compact_deferred(story: Story, ds: Dataset) -> None:
@@ -266,7 +290,7 @@ def compact_deferred(story: Story, ds: Dataset) -> None:
 def compact_in_steps(story: Story, ds: Dataset) -> None:
     """Plan, execute and commit, with a change of the other library before the commit."""
     ours = isinstance(ds, lancetable.LanceDataset)
-    if _loses_rows_by_compaction(ds):
+    if not story.can_compact(ds):
         return
     steps: Any = Compaction if ours else TheirCompaction
     options = {"target_rows_per_fragment": 60}
@@ -297,22 +321,20 @@ def optimize(story: Story, ds: Dataset) -> None:
         options = {"num_indices_to_merge": 99}
     story.note(str(options))
     if isinstance(ds, lance.LanceDataset):
-        # pylance cannot extend indexes of nested columns ("No column with name x") and of JSON paths.
-        extended = [index.name for index in _indexes(ds) if index.field_names[0] not in ("st.x", "j")]
-        options["index_names"] = extended
+        options["index_names"] = [index.name for index in _indexes(ds) if story.is_extended_by_pylance(index)]
     ds.optimize.optimize_indices(**options)
 
 
 def create_index(story: Story, ds: Dataset) -> None:
-    column, kind = story.rng.choice(INDEXES)
+    column, kind = story.rng.choice(story.indexes)
     story.note(f"{kind} of {column}")
     if _has(ds, column):
-        ds.create_scalar_index(column, _config(ds, kind), train=story.rng.random() < 0.8)
+        story.build(ds, column, kind, train=story.rng.random() < 0.8)
 
 
 def create_in_parts(story: Story, ds: Dataset) -> None:
     """Build segments for groups of fragments, merge some, and commit them."""
-    column, kind = story.rng.choice(INDEXES)
+    column, kind = story.rng.choice(story.indexes)
     fragments = [fragment.fragment_id for fragment in ds.get_fragments()]
     if not fragments or not _has(ds, column) or kind == "JSON":
         return
@@ -322,7 +344,7 @@ def create_in_parts(story: Story, ds: Dataset) -> None:
     name = f"parts of {column} {kind}"
     if name in {index.name for index in ds.describe_indices()}:
         ds.drop_index(name)
-    parts = [ds.create_index_uncommitted(column, kind, name, fragment_ids=group) for group in groups]
+    parts = [story.build_part(ds, column, kind, name, group) for group in groups]
     if len(parts) > 2:
         parts = [ds.merge_existing_index_segments(parts[:2]), *parts[2:]]
     ds.commit_existing_index_segments(name, column, parts)
@@ -372,9 +394,9 @@ def restore(story: Story, ds: Dataset) -> None:
 def overwrite(story: Story, ds: Dataset) -> None:
     library = lancetable if isinstance(ds, lancetable.LanceDataset) else lance
     ids = range(story.next_id, story.next_id + 60)
-    library.write_dataset(rows(story.rng, ids), story.uri, mode="overwrite", max_rows_per_file=25)
+    library.write_dataset(story.rows(ids), story.uri, mode="overwrite", max_rows_per_file=25)
     story.next_id += 60
-    for column, kind in story.rng.sample(INDEXES, 3):
+    for column, kind in story.rng.sample(story.indexes, 3):
         story.create(library.dataset(story.uri), column, kind)
 
 
@@ -393,9 +415,9 @@ CHANGES: list[Callable[[Story, Dataset], None]] = [
 ]
 
 
-def run(path: Path, seed: int) -> None:
+def run(path: Path, seed: int, kind: type[Story] = Story) -> None:
     """Play a story."""
-    story = Story(str(path / "t.lance"), seed)
+    story = kind(str(path / "t.lance"), seed)
     story.check()
     for _ in range(STEPS):
         try:

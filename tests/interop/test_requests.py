@@ -7,6 +7,7 @@ from typing import Any
 from uuid import uuid4
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -202,6 +203,32 @@ def test_a_cold_search_of_an_index_sends_at_most_as_many_requests_as_pylance(s3:
         s3.reset()
         ds = library.dataset(uri, storage_options=options)
         found.append(sorted(ds.to_table(columns=["x"], filter=predicate)["x"].to_pylist()))
+        log = s3.log()
+        requests.append(len(log))
+        received.append(sum(row[5] for row in log))
+    assert found[0] == found[1]
+    assert requests[0] <= requests[1], received
+
+
+@pytest.mark.parametrize("kind", ["IVF_PQ", "IVF_FLAT", "IVF_HNSW_SQ"])
+@pytest.mark.parametrize("options", [{"nprobes": 1}, {"nprobes": 4}, {"nprobes": 4, "refine_factor": 5}], ids=str)
+def test_a_cold_search_of_a_vector_index_sends_at_most_as_many_requests_as_pylance(
+    s3: Moto, kind: str, options: dict[str, int]
+) -> None:
+    random = np.random.default_rng(0)
+    values = random.standard_normal((20_000, 32), np.float32)
+    column = pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), 32)
+    uri = f"s3://lab/{uuid4()}.lance"
+    table = pa.table({"id": np.arange(len(values)), "v": column})
+    dataset = lance.write_dataset(table, uri, max_rows_per_file=5000, storage_options=s3.options)
+    built = {"num_sub_vectors": 8} if kind == "IVF_PQ" else {}
+    dataset.create_index("v", kind, metric="l2", num_partitions=16, **built)
+    nearest = {"column": "v", "q": values[77], "k": 10, **options}
+    found, requests, received = [], [], []
+    for library, storage in ((lancetable, {**s3.options, "client": "obstore"}), (lance, s3.options)):
+        s3.reset()
+        ds = library.dataset(uri, storage_options=storage)
+        found.append(ds.to_table(columns=["id", "_distance"], nearest=nearest)["id"].to_pylist())
         log = s3.log()
         requests.append(len(log))
         received.append(sum(row[5] for row in log))

@@ -172,7 +172,7 @@ def test_requests_that_cannot_succeed_are_refused_before_tasks_run(tmp_path: Pat
     refused: list[tuple[type[Exception], Callable[..., object], tuple[Any, ...], dict[str, Any]]] = [
         (ColumnNotFoundError, t.create_index, ("nope", "BTREE"), {}),
         (UnsupportedTypeError, t.create_index, ("tags", "BTREE"), {}),
-        (UnsupportedFeatureError, t.create_index, ("id", "IVF_PQ"), {}),
+        (UnsupportedTypeError, t.create_index, ("id", "IVF_FLAT"), {}),
         (IndexExistsError, t.create_index, ("id", "BTREE"), {"replace": False}),
         (IndexExistsError, t.create_index, ("s", "BITMAP", "id_idx"), {}),
         (InvalidInputError, t.create_index, ("id", "BTREE"), {"num_segments": 0}),

@@ -17,7 +17,8 @@ from lancetable.errors import ColumnNotFoundError, InvalidInputError, VersionNot
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
 
 from lancetable.spark import SparkTable
-from lancetable.spark.nearest import VectorSearch, collect_queries
+from lancetable.spark.nearest import VectorSearch, collect_queries, plan_search
+from tests.index.vector.built_tables import clustered, table_of
 
 pytestmark = pytest.mark.spark
 DIM = 6
@@ -151,3 +152,80 @@ def test_all_tasks_use_the_metric_of_the_index(spark: Any, tmp_path: Path) -> No
 def test_a_search_is_pickled_with_the_work_of_its_tasks() -> None:
     search = VectorSearch(vectors(1)[0], None, "v", 3, None, None, "l2", None)
     assert pickle.loads(pickle.dumps(search)).metric == "l2"
+
+
+def indexed(path: Path, kind: str, *, stable: bool = False, **options: Any) -> str:
+    """Return a table with an index of 1,600 rows in 4 fragments, 400 deleted rows and 200 rows without an index."""
+    values = clustered(1600, 1)
+    ds = lancetable.write_dataset(table_of(values), path, max_rows_per_file=400, enable_stable_row_ids=stable)
+    ds.create_index("v", kind, num_partitions=8, **options)
+    ds.delete("id % 4 = 1")
+    lancetable.write_dataset(table_of(clustered(200, 2), 2000), path, mode="append", enable_stable_row_ids=stable)
+    return str(path)
+
+
+@pytest.mark.parametrize(("kind", "stable"), [("IVF_PQ", True), ("IVF_SQ", False), ("IVF_HNSW_SQ", False)])
+def test_a_search_uses_the_index_and_the_rows_that_it_does_not_cover(
+    spark: Any, tmp_path: Path, kind: str, stable: bool
+) -> None:
+    path = indexed(tmp_path / "t.lance", kind, stable=stable, **({"num_sub_vectors": 4} if kind == "IVF_PQ" else {}))
+    t = SparkTable.for_path(spark, path)
+    queries = clustered(150, 3)
+    exact = local(t, queries, use_index=False, columns=["id"])
+    for arguments in (
+        {"nprobes": 1},
+        {"nprobes": 3, "refine_factor": 4, "columns": ["id"]},
+        {"minimum_nprobes": 1, "maximum_nprobes": 2, "filter": "id % 10 = 3"},
+        {"distance_range": (20.0, 30.0), "nprobes": 8},
+    ):
+        found = listed(t.nearest(queries, "v", target_rows_per_task=90, **arguments))
+        assert found == local(t, queries, **arguments), arguments
+        assert arguments.get("nprobes") != 1 or [row["id"] for row in found] != [row["id"] for row in exact]
+    (one,) = {t.nearest(queries[0], "v", ef=30, nprobes=2).count()}
+    assert one == 10
+    assert listed(t.nearest(queries, "v", columns=["id"], use_index=False)) == exact
+    fast = listed(t.nearest(queries[:9], "v", 50, columns=["id"], fast_search=True))
+    assert fast and max(row["id"] for row in fast) < 2000
+    assert max(row["id"] for row in exact) >= 2000
+
+
+def test_an_index_is_searched_in_tasks_of_queries_and_other_rows_in_tasks_of_slices(tmp_path: Path) -> None:
+    path = indexed(tmp_path / "t.lance", "IVF_FLAT")
+    ds = lancetable.dataset(path)
+
+    def tasks(queries: Any, **options: Any) -> list[Any]:
+        search = VectorSearch(queries, None, "v", 3, None, None, None, None, **options)
+        return [task.get("queries") or task["slices"] for task in plan_search(ds, search, 100, 2)["tasks"]]
+
+    tail = [[[4, 0, 100]], [[4, 100, 200]]]
+    assert tasks(clustered(300, 3)) == [[0, 150], [150, 300], *tail]
+    assert tasks(clustered(100, 3)) == [[0, 64], [64, 100], *tail]
+    assert tasks(clustered(1, 3)[0]) == [[0, 1], *tail]
+    assert tasks(clustered(1, 3), fast_search=True) == [[0, 1]]
+    assert len(tasks(clustered(1, 3), tuning={"use_index": False})) == 18
+    ds.drop_index("v_idx")
+    assert tasks(clustered(1, 3), fast_search=True) == []
+
+
+def test_multivectors_are_searched_in_the_index(spark: Any, tmp_path: Path) -> None:
+    array = table_of(clustered(1600, 1))["v"].combine_chunks()
+    many = pa.ListArray.from_arrays(pa.array(range(0, 1601, 2), pa.int32()), array)
+    ds = lancetable.write_dataset(pa.table({"id": range(800), "v": many}), tmp_path / "t.lance", max_rows_per_file=400)
+    ds.create_index("v", "IVF_FLAT", metric="cosine", num_partitions=4)
+    t = SparkTable.for_path(spark, str(tmp_path / "t.lance"))
+    query = clustered(3, 4)
+    found = listed(t.nearest(query, "v", 5, columns=["id"], nprobes=2))
+    assert found == local(t, query, k=5, columns=["id"], nprobes=2) and len(found) == 5
+
+
+def test_options_of_an_index_are_checked(spark: Any, tmp_path: Path) -> None:
+    t = SparkTable.for_path(spark, indexed(tmp_path / "t.lance", "IVF_FLAT"))
+    for error, options in (
+        (InvalidInputError, {"nprobes": 0}),
+        (InvalidInputError, {"minimum_nprobes": 3, "maximum_nprobes": 2}),
+        (InvalidInputError, {"refine_factor": 0}),
+        (TypeError, {"use_index": "no"}),
+        (TypeError, {"fast_search": 1}),
+    ):
+        with pytest.raises(error):
+            t.nearest(clustered(1, 3)[0], "v", **options)

@@ -59,6 +59,26 @@ def test_repeated_reads_share_one_map(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(made) == 1
 
 
+def _mapped_bytes_in_memory(path: str) -> int:
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    next(line for line in lines if line.endswith(path))
+    return next(int(line.split()[1]) for line in lines if line.startswith("Rss:")) * 1024
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_released_pages_leave_the_memory_of_the_process_and_are_read_again(tmp_path: Path) -> None:
+    store, path = LocalStore(fsync=False), f"{tmp_path}/x"
+    store.release_pages(path)  # a file that is not mapped
+    content = bytes(range(256)) * 40_000
+    store.put(path, content)
+    view = store.read(path, 0, len(content))
+    assert view == content
+    assert _mapped_bytes_in_memory(path) == len(content)
+    store.release_pages(path)
+    assert _mapped_bytes_in_memory(path) == 0
+    assert view == content
+
+
 def test_replaced_or_grown_file_is_mapped_again(tmp_path: Path) -> None:
     store, path = LocalStore(fsync=False), f"{tmp_path}/x"
     store.put(path, b"old bytes")

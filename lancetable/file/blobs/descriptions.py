@@ -92,7 +92,7 @@ def stored_schema(schema: Schema) -> Schema:
 
 def contains_blobs(field: Field) -> bool:
     """Return True if the field is a version 2 blob or contains one."""
-    return any(descendant.is_blob_v2 for descendant in field.walk())
+    return field.is_blob_v2 or any(map(contains_blobs, field.children))
 
 
 def with_prepared(field: Field, data_type: pa.DataType) -> Field:

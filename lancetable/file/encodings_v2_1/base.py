@@ -233,13 +233,14 @@ def pack_page(layout: PageLayout) -> bytes:
 def layout_of(page: Page) -> PageLayout:
     """Return the layout of a page. Raises CorruptFileError or UnsupportedFeatureError, with file, column and page."""
     try:
-        return _parse_page(page.encoding)
+        return parse_layout(page.encoding)
     except (CorruptFileError, UnsupportedFeatureError) as error:
         page.raise_located(error)
 
 
 @lru_cache(maxsize=4096)
-def _parse_page(data: bytes) -> PageLayout:
+def parse_layout(data: bytes) -> PageLayout:
+    """Return the layout of serialized pages. Raises as `layout_of`, but without file, column and page."""
     custom = custom_page(data)
     if custom is not None:
         return CustomLayout(custom)
@@ -253,7 +254,7 @@ def _parse_page(data: bytes) -> PageLayout:
     return layout
 
 
-on_change(_parse_page.cache_clear)
+on_change(parse_layout.cache_clear)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)

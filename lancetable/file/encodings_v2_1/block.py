@@ -65,8 +65,26 @@ class Block(Protocol):
         """
 
 
+_BITS: Final[dict[int, int]] = {
+    kind.id: kind.bit_width
+    for kind in (
+        *(pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
+        *(pa.float16(), pa.float32(), pa.float64(), pa.bool_(), pa.date32(), pa.date64()),
+        *(pa.time32("s"), pa.time64("us"), pa.timestamp("us"), pa.duration("us")),
+    )
+}
+
+
+def is_number(data_type: pa.DataType) -> bool:
+    """Return True for numbers, booleans and temporal types."""
+    return data_type.id in _BITS
+
+
 def type_bits(data_type: pa.DataType) -> int | None:
     """Return the number of bits of a value of a fixed-width type or fixed-size list; None for other types."""
+    bits = _BITS.get(data_type.id)
+    if bits is not None:
+        return bits
     if pa.types.is_fixed_size_list(data_type):
         bits = type_bits(data_type.value_type)
         return None if bits is None else bits * int(data_type.list_size)
@@ -160,6 +178,9 @@ class FixedWidth:
         return self._to_array(data_type, validity)
 
     def _to_array(self, data_type: pa.DataType, validity: pa.Buffer | None) -> pa.Array:
+        if data_type.id in _BITS:
+            data = aligned_buffer(self.data, max(self.bits // 8, 1))
+            return pa.Array.from_buffers(data_type, self.length, [validity, data])
         if pa.types.is_fixed_size_list(data_type):
             size = int(data_type.list_size)
             items = FixedWidth(self.bits // size, self.data, self.length * size)._to_array(data_type.value_type, None)

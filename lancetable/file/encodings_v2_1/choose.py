@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ import pyarrow as pa
 
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.encodings_v2_1.base import Compressive
-from lancetable.file.encodings_v2_1.block import is_variable, type_bits
+from lancetable.file.encodings_v2_1.block import is_number, is_variable, type_bits
 from lancetable.file.encodings_v2_1.choose_dictionary import encode_dictionary_array, encode_items, one_empty
 from lancetable.file.encodings_v2_1.choose_layout import LeafRows, LeafSpec, if_smaller
 from lancetable.file.encodings_v2_1.choose_numbers import encode_numbers
@@ -86,13 +85,18 @@ def encode_values(rows: LeafRows) -> EncodedLayout:
     """
     values = rows.shredded.values
     data_type = values.type
+    if len(values) and not rows.has_levels:
+        if is_variable(data_type):
+            return encode_strings(rows, variable_values(values))
+        if is_number(data_type):
+            return encode_numbers(rows, fixed_values(values))
     if pa.types.is_null(data_type):
         return encode_all_null(rows.shredded, rows.spec.large_chunks)
     if pa.types.is_struct(data_type) and data_type.num_fields == 0:
         if rows.shredded.definition is not None:
             raise UnsupportedFeatureError("a null struct without children cannot be stored", feature="empty struct")
         # Readers do not treat these structs as null.
-        return encode_all_null(replace(rows.shredded, layers=(pb.REPDEF_NULLABLE_ITEM,)), rows.spec.large_chunks)
+        return encode_all_null(rows.shredded._replace(layers=(pb.REPDEF_NULLABLE_ITEM,)), rows.spec.large_chunks)
     definition = rows.shredded.visible_definition
     if len(values) == 0:
         return _encode_nothing(rows)

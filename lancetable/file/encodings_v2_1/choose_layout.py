@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from contextlib import suppress
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -127,8 +128,9 @@ class LeafRows(NamedTuple):
             return full_zip()
 
 
+@lru_cache(maxsize=256)
 def chunk_layout(values: Compressive, layers: tuple[int, ...], num_items: int, large: bool) -> MiniBlock:
-    """Return the layout of a page without levels."""
+    """Return the layout of a page without levels. Cached, because columns often share a layout."""
     return MiniBlock(
         value_compression=values,
         layers=layers,

@@ -45,9 +45,14 @@ def open_writers(version: FileVersion, schema: Schema, options: PageOptions, blo
     """
     writers: list[ColumnWriter] = []
     column = 0
+    checked: set[str] = set()  # types without children, of which most schemas have few
     for field in schema.fields:
         leaves = list(leaves_of(field))
-        check_field(field, leaves, version)
+        is_plain = not field.children and not field.metadata
+        if not is_plain or field.logical_type not in checked:
+            check_field(field, leaves, version)
+        if is_plain:
+            checked.add(field.logical_type)
         specs = [LeafSpec(leaf, EncodingOptions.of(leaf.field.metadata), version) for leaf in leaves]
         writers.append(FieldWriter(column, field, specs, options, blobs))
         column += len(leaves)
@@ -74,10 +79,12 @@ class FieldWriter:
     _blobs: BlobSink
     _queue: Queue = dataclasses.field(default_factory=Queue)
     _num_rows: int = 0
+    concurrent: bool = dataclasses.field(init=False)
+    _is_strict: bool = dataclasses.field(init=False)
 
-    @property
-    def concurrent(self) -> bool:
-        return not any(leaf.leaf.field.is_blob for leaf in self._leaves)
+    def __post_init__(self) -> None:
+        self.concurrent = not any(leaf.leaf.field.is_blob for leaf in self._leaves)
+        self._is_strict = _has_strict(self._field)
 
     @property
     def column_encodings(self) -> Sequence[bytes]:
@@ -88,7 +95,8 @@ class FieldWriter:
         return self._queue.size_bytes
 
     def write(self, array: pa.Array) -> Iterator[EncodedPage]:
-        _refuse_nulls(self._field, array, self._field.name)
+        if self._is_strict:
+            _refuse_nulls(self._field, array, self._field.name)
         if len(array) == 0:
             return
         if self._field.is_blob:
@@ -124,6 +132,9 @@ class FieldWriter:
                 _Job(self._column + number, leaf, part, self._num_rows) for number, leaf in enumerate(self._leaves)
             ]
             self._num_rows += len(part)
+        if len(jobs) == 1:
+            yield from self._encode_job(jobs[0])
+            return
         parallel = len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and thread_pool.can_share()
         # The pool holds at most one more page than it has threads.
         for pages in (thread_pool.in_order if parallel else map)(self._encode_job, jobs):
@@ -139,7 +150,7 @@ class FieldWriter:
 
     def _encode_job(self, job: _Job) -> list[EncodedPage]:
         leaf = job.leaf.leaf
-        custom = requested_encoding(leaf.field)
+        custom = requested_encoding(leaf.field) if leaf.field.metadata else None
         if custom is not None:
             message, buffers = encode_custom(custom, job.array)
             return [EncodedPage(job.column, len(job.array), buffers, message, job.first_row)]
@@ -184,6 +195,8 @@ def _without_null_structs(spec: LeafSpec, arrays: Sequence[pa.Array]) -> LeafSpe
     `arrays` must be all rows of the file. Old releases of pylance misread pages in which these structs are declared
     nullable but have no nulls.
     """
+    if not spec.leaf.steps:
+        return spec
     steps = list(spec.leaf.steps)
     for number, step in enumerate(steps):
         if step.kind is not StepKind.STRUCT:

@@ -66,8 +66,7 @@ class Leaf:
         return sum(step.kind is StepKind.LIST for step in self.steps)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Shredded:
+class Shredded(NamedTuple):
     """Levels and values of a leaf with `num_entries` entries.
 
     `repetition` is None without lists; `definition` is None if no layer has levels. `values` has one value for each

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
+from lancetable.file.kernels.distinct import count_values
 
 _POWERS: Final = np.uint64(1) << np.arange(64, dtype=np.uint64)
 _SAMPLE_SLICES: Final = 16
@@ -86,15 +87,12 @@ def count_distinct(array: pa.Array, max_distinct: int, value_bytes: float) -> in
 
 def _distinct_if_few(array: pa.Array, max_distinct: int) -> int | None:
     """Count the distinct values; return None if there are more than `max_distinct`."""
-    distinct = _sampled(array, len(array))[0]
-    return distinct if distinct <= max_distinct else None
+    return count_values(array, max_distinct)
 
 
 def _sampled(array: pa.Array, size: int) -> tuple[int, int, int]:
     """Count the distinct values in a sample of `size` values, and how many of them occur once, and twice."""
     count = len(array)
-    if size == count:
-        return len(array.unique()), 0, 0
     positions = np.linspace(0, count - 1, size).astype(np.int64)
     counts = np.asarray(array.take(pa.array(positions)).value_counts().field(1))
     return len(counts), int(np.count_nonzero(counts == 1)), int(np.count_nonzero(counts == 2))

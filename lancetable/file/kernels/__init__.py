@@ -20,7 +20,10 @@ the caller adds.
     xxh64.py               XXH64 hashes of numbers and byte strings
     _native.pyx            compiled forms of most of these modules; the loops are in loops/
     _native_keys.pyx       key lookup
+    vector_distances.py    distances to the vectors and codes of vector indexes
     _native_search.pyx     search for a substring in many strings
+    _native_vector_build.pyx  nearest centroids, and building of graphs of vectors
+    _native_vectors.pyx    distances of vector_distances.py, and searches of graphs
     _native_write.pyx      loops that only writers need
 
 Each function has a form in NumPy or Arrow, and many have an equivalent compiled form. The compiled modules are
@@ -41,6 +44,12 @@ native_keys: Final[Any] = load(f"{__name__}._native_keys")
 
 native_search: Final[Any] = load(f"{__name__}._native_search")
 """The compiled substring search, or None."""
+
+native_vector_build: Final[Any] = load(f"{__name__}._native_vector_build")
+"""The compiled loops of builds of vector indexes, or None."""
+
+native_vectors: Final[Any] = load(f"{__name__}._native_vectors")
+"""The compiled distances of vectors, or None."""
 
 native_write: Final[Any] = load(f"{__name__}._native_write")
 """The compiled kernels that only writers need, or None."""

@@ -5,7 +5,7 @@ strings  aa b null aa        items aa b        indices 0 1 0 0        a null has
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -33,10 +33,36 @@ def index_values(array: pa.Array, max_values: int) -> Indexed | None:
             return None
         indices = encoded.indices.fill_null(0) if encoded.indices.null_count else encoded.indices
         return Indexed(np.asarray(indices), encoded.dictionary)
-    bitmap, _, content = array.buffers()
-    data, validity = b"" if content is None else content, bitmap if array.null_count else None
-    encoding = native.index_strings(offsets_of(array), data, validity, array.offset, min(max_values, (1 << 31) - 1))
+    encoding = _index(array, offsets_of(array), max_values)
     if encoding is None:
         return None
     indices, first_rows = encoding
     return Indexed(indices, array.take(pa.array(first_rows)))
+
+
+def count_values(array: pa.Array, max_values: int) -> int | None:
+    """Return the number of distinct values, without nulls; None if there are more than `max_values`.
+
+    The values are strings, binaries, or of 8 or 16 bytes.
+    """
+    if native is None or len(array) == 0:
+        found = len(array.unique()) - bool(array.null_count)
+        return found if found <= max_values else None
+    if offset_dtype(array.type) is None:
+        width = array.type.bit_width // 8
+        encoding = _index(array, np.arange(array.offset, array.offset + len(array) + 1) * width, max_values)
+    else:
+        encoding = _index(array, offsets_of(array), max_values)
+    return None if encoding is None else len(encoding[1])
+
+
+def _index(
+    array: pa.Array, offsets: npt.NDArray[Any], max_values: int
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None:
+    """Return the indices of the values at `offsets` and their first rows; None for too many distinct values."""
+    validity, content = array.buffers()[0], array.buffers()[-1]
+    data, bitmap = b"" if content is None else content, validity if array.null_count else None
+    found: tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]] | None = native.index_strings(
+        offsets, data, bitmap, array.offset, min(max_values, (1 << 31) - 1)
+    )
+    return found

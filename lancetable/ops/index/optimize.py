@@ -7,6 +7,9 @@
     num_to_merge=2     A' covers 0..5
     retrain            A' covers 0..5, built from the data
 
+Segments of vector indexes are not extended by default: new rows get a segment of their own, with the same partitions.
+If a partition is too large, the index is built from the data with divided partitions (ops/index/repartition.py).
+
 Other segments are merged or rewritten as well if they contain old entries of rows in fragment 5
 (ops/index/stale_segments.py), or addresses before a deferred compaction (ops/index/deferred_remap.py).
 """
@@ -14,8 +17,9 @@ Other segments are merged or rewritten as well if they contain old entries of ro
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.errors import UnsupportedFeatureError
@@ -23,6 +27,7 @@ from lancetable.format.index import IndexMetadata, parse_indices
 from lancetable.index.segments import IndexSegment, fragment_reuse, index_segments
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.index.column_values import num_values
+from lancetable.ops.index.repartition import changed_centroids, has_large_partitions
 from lancetable.ops.index.segment_builder import (
     IndexTarget,
     can_merge,
@@ -36,6 +41,12 @@ from lancetable.ops.index.segment_builder import (
 )
 from lancetable.ops.index.stale_segments import stale_segments
 from lancetable.ops.index.targets import existing_target
+from lancetable.ops.index.trained_options import (
+    model_of_centroids,
+    options_with_model,
+    options_without_graphs,
+    train_model,
+)
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.table.fragment_reuse_entry import reuse_entry_of
 
@@ -50,8 +61,9 @@ _CONFLICT_RETRIES = 10
 class Extension(NamedTuple):
     """A new segment of an index: segments that it replaces, and fragments whose values are read.
 
-    `model` is the segment whose parameters apply; with `keeps_type`, so does the type of its values. With `rebuilds`,
-    the values of all fragments are read.
+    `model` is the segment whose parameters apply. With `rebuilds`, the values of all fragments are read. Only with
+    `retrains`, kinds that are trained are trained on them, and they determine the type of indexed documents. With
+    `repartitions`, large partitions are divided.
     """
 
     target: IndexTarget
@@ -59,7 +71,8 @@ class Extension(NamedTuple):
     sources: tuple[IndexSegment, ...]
     fragments: tuple[int, ...]
     rebuilds: bool = False
-    keeps_type: bool = True
+    retrains: bool = False
+    repartitions: bool = False
 
     @property
     def read_fragments(self) -> list[int]:
@@ -150,12 +163,18 @@ def _plan_extensions(
     retrain: bool,
 ) -> Iterator[Extension]:
     """Yield the segments to write for an index; none if nothing needs to be done."""
-    covered = {number for segment in segments for number in segment.fragments}
+    kind, covered = target.kind, {number for segment in segments for number in segment.fragments}
     missing = tuple(fragment.id for fragment in version.manifest.fragments if fragment.id not in covered)
     if retrain:
-        yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True, keeps_type=False)
+        yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True, retrains=True)
         return
-    count = 1 if num_to_merge is None else min(num_to_merge, len(segments))
+    count = (0 if kind.needs_training else 1) if num_to_merge is None else min(num_to_merge, len(segments))
+    if kind.needs_training and missing and not any(segment.open().is_mergeable for segment in segments):
+        yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True, retrains=True)
+        return
+    if kind.needs_training and missing and num_to_merge is None and has_large_partitions(segments):
+        yield Extension(target, model_of(segments), tuple(segments), missing, rebuilds=True, repartitions=True)
+        return
     if not missing and count < 2:
         count = 0
     merged = segments[len(segments) - count :]
@@ -164,8 +183,8 @@ def _plan_extensions(
         merged, stale = [segment for segment in segments if segment in merged or segment in stale], []
     if merged or missing:
         others = [segment for segment in segments if segment.fragments and segment not in merged]
-        rebuilds = not can_merge(version, target, merged)
-        yield Extension(target, model_of(others or segments), tuple(merged), missing, rebuilds, bool(others))
+        rebuilds, retrains = not can_merge(version, target, merged), not others and not kind.needs_training
+        yield Extension(target, model_of(others or segments), tuple(merged), missing, rebuilds, retrains)
     for segment in segments:
         is_stale, is_old = segment in stale, segment.has_old_addresses
         if segment not in merged and (is_stale or is_old):
@@ -184,20 +203,52 @@ def write_extension(
     `parts` are segments that `write_part` has built for `extension.read_fragments`, which are then not read.
     """
     target, sources, model = extension.target, extension.sources, extension.model
+    if extension.repartitions and not parts:
+        centroids = changed_centroids(version, target.field, sources)
+        options = {**target.options, "centroids": centroids, "num_partitions": len(centroids)}
+        target = replace(target, options=options)
     if parts:
+        if target.kind.needs_training:
+            target = replace(target, options={**model.open().parameters, **target.options})  # with its graphs
         return merge_segments(version, target, [*(() if extension.rebuilds else sources), *parts], tracker=tracker)
     reuse = fragment_reuse(version)
-    if extension.rebuilds:
-        fragments, keeps_type = extension.read_fragments, extension.keeps_type
-        return rebuild_segment(version, target, model, fragments, keeps_type=keeps_type, tracker=tracker)
+    if extension.rebuilds or not sources:
+        fragments, retrain = extension.read_fragments, extension.retrains
+        return rebuild_segment(version, target, model, fragments, retrain=retrain, tracker=tracker)
     if reuse is not None and len(sources) == 1 and not extension.fragments and sources[0].has_old_addresses:
         return remap_segment(version, target, sources[0], reuse, tracker)
     return merge_segments(version, target, sources, extension.fragments, tracker=tracker)
 
 
-def write_part(version: TableVersion, extension: Extension, fragment_ids: Sequence[int]) -> IndexMetadata:
-    """Write a segment with the values of some fragments of an extension, without committing it."""
-    return rebuild_segment(version, extension.target, extension.model, fragment_ids, keeps_type=extension.keeps_type)
+def shared_model(version: TableVersion, extension: Extension) -> dict[str, Any] | None:
+    """Return the model that all parts of an extension must have as JSON; empty for that of `extension.model`.
+
+    Returns None if there are too few values to train it: then parts cannot be written.
+    """
+    target, model = extension.target, extension.model.open()
+    if not target.kind.needs_training:
+        return {}
+    if extension.retrains:
+        target = replace(target, options={**model.training_parameters, **target.options})
+        return train_model(version, target, extension.read_fragments)
+    if extension.repartitions:
+        return model_of_centroids(changed_centroids(version, target.field, extension.sources))
+    return {}
+
+
+def write_part(
+    version: TableVersion, extension: Extension, fragment_ids: Sequence[int], model: Mapping[str, Any]
+) -> IndexMetadata:
+    """Write a segment with the values of some fragments of an extension, without committing it.
+
+    `model` is that of `shared_model`. Graphs are not built, because the merge of the parts builds them.
+    """
+    target, opened = extension.target, extension.model.open()
+    if target.kind.needs_training:
+        options = {**(opened.training_parameters if extension.retrains else opened.parameters), **target.options}
+        options = options_with_model(options, model) if model else options
+        target = replace(target, options=options_without_graphs(options))
+    return rebuild_segment(version, target, extension.model, fragment_ids, retrain=extension.retrains)
 
 
 def replaced_entries(version: TableVersion, plan: Sequence[Extension]) -> list[IndexMetadata]:

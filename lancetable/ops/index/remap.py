@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_NOT_COVERED = "%s: index %r does not cover the compacted rows: %s"
+
 
 class IndexRemapper:
     """Rewritten segments of one compaction, kept for further attempts to commit it.
@@ -76,21 +78,24 @@ class IndexRemapper:
 
 def _is_moved(segment: IndexSegment, groups: Sequence[RewriteGroup]) -> bool:
     """Return whether the commit replaces fragments of a segment that stores addresses."""
-    if segment.kind is None or segment.stores_row_ids:
+    if segment.stores_row_ids:
         return False
     return any(all(old.id in segment.fragments for old in group.old_fragments) for group in groups)
 
 
 def _rewrite(version: TableVersion, segment: IndexSegment, mapping: AddressMapping) -> RewrittenIndex | None:
     """Write a segment with new addresses. Return None if its kind or its form cannot be rewritten."""
-    assert segment.kind is not None
     entry, new_id = segment.files.metadata, uuid_module.uuid4()
+    if segment.kind is None:
+        what = f"its type {segment.kind_name!r} is not supported"
+        logger.warning(_NOT_COVERED, version.uri, segment.name, what)
+        return None
     try:
         with new_segment(version, new_id) as writer:
             if not segment.kind.remap(writer, segment.open(), mapping):
                 return None
     except UnsupportedFeatureError as error:
-        logger.warning("%s: index %r does not cover the compacted rows: %s", version.uri, segment.name, error)
+        logger.warning(_NOT_COVERED, version.uri, segment.name, error)
         return None
     details = entry.details
     details.type_url = details.type_url or segment.kind.type_url

@@ -23,7 +23,7 @@ from lancetable.format.paths import INDICES_DIR, join
 from lancetable.format.transaction import Transaction
 from lancetable.format.version import FileVersion
 from lancetable.index.index_files import SegmentWriter
-from lancetable.ops.index.column_values import column_values
+from lancetable.ops.index.column_values import ColumnValues
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.store.base import discard, undone_on_error
 from lancetable.table.row_id_lookup import row_id_index
@@ -68,7 +68,7 @@ def build_segment(
         values = _values(version, target, fragment_ids, tracker)
         return kind.build(writer, field, values, options).SerializeToString()
 
-    return _write(version, target, fragment_ids, version.version, build, uuid)
+    return write_files(version, target, fragment_ids, version.version, build, uuid)
 
 
 def merge_segments(
@@ -90,7 +90,9 @@ def merge_segments(
         except UnsupportedFeatureError as error:
             logger.warning("%s: index %r is built from the data: %s", version.uri, target.name, error)
     model, fragments = model_of(sources), fragments_to_read(sources, fragment_ids)
-    return rebuild_segment(version, target, model, fragments, keeps_type=_have_one_type(sources), tracker=tracker)
+    return rebuild_segment(
+        version, target, model, fragments, retrain=not _has_one_type(target, sources), tracker=tracker
+    )
 
 
 def _merge(
@@ -110,7 +112,7 @@ def _merge(
         values = _values(version, target, fragment_ids, tracker)
         return kind.merge(writer, field, opened, values, target.options).SerializeToString()
 
-    return _write(version, target, covered | {*fragment_ids}, min(versions, default=version.version), merge)
+    return write_files(version, target, covered | {*fragment_ids}, min(versions, default=version.version), merge)
 
 
 def can_merge(version: TableVersion, target: IndexTarget, sources: Sequence[IndexSegment]) -> bool:
@@ -120,17 +122,22 @@ def can_merge(version: TableVersion, target: IndexTarget, sources: Sequence[Inde
     Segments whose fragments do not exist any more have no entries to merge. If the column does not determine the type
     of the values, all segments must have the same type.
     """
-    form, kind = stores_row_ids(version, target.kind), target.kind
+    form = stores_row_ids(version, target.kind)
     if not any(source.fragments for source in sources) or not all(
-        source.stores_row_ids == form and not source.has_old_addresses and source.open().is_mergeable
+        source.stores_row_ids == form
+        and not source.has_old_addresses
+        and source.open().is_mergeable
+        and sources[0].open().can_merge(source.open())
         for source in sources
     ):
         return False
-    return kind.value_type(target.field.data_type) is not None or _have_one_type(sources)
+    return _has_one_type(target, sources)
 
 
-def _have_one_type(segments: Sequence[IndexSegment]) -> bool:
-    return len({segment.open().value_type for segment in segments}) == 1
+def _has_one_type(target: IndexTarget, segments: Sequence[IndexSegment]) -> bool:
+    """Return whether the column or all segments determine the type of the indexed values."""
+    is_known = target.kind.value_type(target.field.data_type) is not None
+    return is_known or len({segment.open().value_type for segment in segments}) == 1
 
 
 def model_of(segments: Sequence[IndexSegment]) -> IndexSegment:
@@ -149,15 +156,15 @@ def rebuild_segment(
     model: IndexSegment,
     fragment_ids: Sequence[int],
     *,
-    keeps_type: bool = False,
+    retrain: bool = False,
     tracker: Tracker = NO_PROGRESS,
 ) -> IndexMetadata:
     """Write a segment with the live rows of fragments and the parameters of an existing segment.
 
-    With `keeps_type`, the values have the type of that segment. Otherwise, the data determine it.
+    Without `retrain`, trained models and the type of indexed documents are those of that segment.
     """
     opened = model.open()
-    options = {**(opened.parameters_with_type if keeps_type else opened.parameters), **target.options}
+    options = {**(opened.training_parameters if retrain else opened.parameters_with_type), **target.options}
     return build_segment(version, replace(target, options=options), fragment_ids, tracker=tracker)
 
 
@@ -174,10 +181,10 @@ def remap_segment(
         return source.files.details
 
     with suppress(UnsupportedFeatureError):  # of a form that cannot be mapped, such as a set of whole fragments
-        written = _write(version, target, source.fragments, version.version, remap)
+        written = write_files(version, target, source.fragments, version.version, remap)
     if not is_mapped:
         fragments = sorted(source.fragments)
-        return rebuild_segment(version, target, source, fragments, keeps_type=True, tracker=tracker)
+        return rebuild_segment(version, target, source, fragments, tracker=tracker)
     return replace(written, index_version=entry.index_version)
 
 
@@ -199,9 +206,9 @@ def row_filter(version: TableVersion, segment: IndexSegment) -> RowFilter:
     return is_covered
 
 
-def _values(version: TableVersion, target: IndexTarget, fragment_ids: Sequence[int], tracker: Tracker) -> Iterator[Any]:
+def _values(version: TableVersion, target: IndexTarget, fragment_ids: Sequence[int], tracker: Tracker) -> ColumnValues:
     row_ids = stores_row_ids(version, target.kind)
-    return column_values(version, target.field, fragment_ids, row_ids=row_ids, tracker=tracker)
+    return ColumnValues(version, target.field, fragment_ids, row_ids=row_ids, tracker=tracker)
 
 
 def stores_row_ids(version: TableVersion, kind: IndexKind) -> bool:
@@ -218,7 +225,7 @@ def discarding_incomplete(version: TableVersion) -> Iterator[list[IndexMetadata]
         yield written
 
 
-def _write(
+def write_files(
     version: TableVersion,
     target: IndexTarget,
     fragment_ids: Iterable[int],
@@ -230,6 +237,8 @@ def _write(
     uuid = uuid or uuid_module.uuid4()
     with new_segment(version, uuid) as writer:
         details = write(writer)
+    if not writer.files:
+        fragment_ids = ()  # a kind that needs training has written settings only
     return IndexMetadata(
         uuid,
         target.name,

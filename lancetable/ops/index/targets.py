@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lancetable.errors import IndexExistsError, IndexNotFoundError, InvalidInputError, UnsupportedFeatureError
 from lancetable.format.index import kind_name
 from lancetable.index.segments import IndexSegment, index_segments
+from lancetable.index.vector_segments import is_vector_segment, vector_type_name
 from lancetable.ops.index.segment_builder import IndexTarget
 from lancetable.ops.read.projection import column_not_found
 from lancetable.table.fragment_reuse_entry import INDEX_NAME
@@ -147,7 +148,7 @@ def existing_segments(version: TableVersion, name: str) -> list[IndexSegment]:
         names = sorted({segment.name for segment in index_segments(version)})
         known = f"; the table has {', '.join(names)}" if names else "; the table has no index"
         raise IndexNotFoundError(
-            f"Index {name!r} not found in version {version.version} of {version.uri}{known}", index=name
+            f'Index "{name}" not found in version {version.version} of {version.uri}{known}', index=name
         )
     return segments
 
@@ -169,7 +170,7 @@ def kind_of(segments: Sequence[IndexSegment]) -> IndexKind:
             )
         if segment.kind is None:
             entry = segment.files.metadata
-            name = segment.kind_name or "unknown type"
+            name = (vector_type_name(segment) if is_vector_segment(segment) else segment.kind_name) or "unknown type"
             raise UnsupportedFeatureError(
                 f"index {segment.name!r} is of the type {name}, version {entry.index_version or 0}, which is not"
                 " supported; use the library that has created it, or drop it",

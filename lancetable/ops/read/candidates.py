@@ -51,11 +51,17 @@ class Candidates:
         if self.plan.index is None:
             return None
         # Imported here, because most tables have no indexes.
-        from lancetable.index.search_statistics import SearchStatistics
         from lancetable.ops.read.index_selection import IndexSelection
 
-        self.statistics = SearchStatistics(store=self._counting_store)
-        return IndexSelection(self.version, self.plan.index, self.plan.fragments, self.statistics)
+        return IndexSelection(self.version, self.plan.index, self.plan.fragments, self.search_statistics())
+
+    def search_statistics(self) -> SearchStatistics:
+        """Return the statistics of the index searches of the scan."""
+        if self.statistics is None:
+            from lancetable.index.search_statistics import SearchStatistics
+
+            self.statistics = SearchStatistics(store=self._counting_store)
+        return self.statistics
 
     @lazy_property
     def positions(self) -> Sequence[int]:

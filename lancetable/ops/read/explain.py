@@ -78,11 +78,12 @@ def _lance_read(version: TableVersion, plan: ScanPlan, names: Sequence[str], mea
     if measured is not None:
         counts = {name: value for name, value in measured.all_counts.items() if not name.startswith("index_")}
         reads = {"bytes_read": measured.bytes_read, "iops": measured.iops, "requests": measured.requests}
-        parts.append(_metrics({**counts, **reads}))
+        parts.append(format_metrics({**counts, **reads}))
     return ", ".join(parts)
 
 
-def _metrics(counts: dict[str, int]) -> str:
+def format_metrics(counts: dict[str, int]) -> str:
+    """Return measured numbers in the form of pylance's plans."""
     return f"metrics=[{', '.join(f'{name}={value}' for name, value in counts.items())}]"
 
 
@@ -92,7 +93,7 @@ def _index_lines(version: TableVersion, plan: ScanPlan, measured: ScanStatistics
         line = f"ScalarIndexQuery: query={plan.index.expression}"
         if measured is not None:
             names = ["index_cache_hits", "index_cache_misses", "index_comparisons", "indices_loaded", "parts_loaded"]
-            line += f", {_metrics({name: getattr(measured, name) for name in names})}"
+            line += f", {format_metrics({name: getattr(measured, name) for name in names})}"
         yield line
         uncovered = len(_scanned(version, plan))
         if uncovered:

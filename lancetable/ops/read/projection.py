@@ -203,17 +203,18 @@ def _projection(
 def _stored_output(
     schema: Schema, columns: tuple[Field, ...], indexes: Mapping[int, int], path: str, name: str
 ) -> Output:
-    top = _top_level(schema, path)
+    top, named = _top_level(schema, path), field_at(schema, path)
     index = indexes[top.id]
     field = columns[index]
     steps: list[int] = []
-    for step in [] if schema.field(path) is top else parse_path(path)[1:]:
+    for step in [] if named is top else parse_path(path)[1:]:
         if field.logical_type != "struct":
             raise InvalidInputError(f"column {path!r} cannot be read: {field.name!r} is not a struct")
         at = next(at for at, child in enumerate(field.children) if child.name == step)
         steps.append(at)
         field = field.children[at]
-    return Output(field.to_arrow().with_name(name), column=index, steps=tuple(steps))
+    arrow = field.to_arrow()
+    return Output(arrow if arrow.name == name else arrow.with_name(name), column=index, steps=tuple(steps))
 
 
 def read_set(schema: Schema, paths: Sequence[str], *, blobs_as_bytes: bool = False) -> tuple[Field, ...]:
@@ -221,11 +222,11 @@ def read_set(schema: Schema, paths: Sequence[str], *, blobs_as_bytes: bool = Fal
 
     A field that is read as a whole is the same object as in the schema. Raises ColumnNotFoundError.
     """
-    for path in paths:
-        field_at(schema, path)  # raises for an unknown column
-    requested = schema.project(_widest(schema, paths)).fields
-    whole = {field.id: field for field in schema.fields}
-    fields = tuple(whole[field.id] if field == whole[field.id] else field for field in requested)
+    fields: Iterable[Field] = {(field := field_at(schema, path)).id: field for path in paths}.values()
+    if any(field.parent_id >= 0 for field in fields):
+        whole = {field.id: field for field in schema.fields}
+        requested = schema.project(_widest(schema, paths)).fields
+        fields = [whole[field.id] if field == whole[field.id] else field for field in requested]
     return tuple(map(with_bytes if blobs_as_bytes else described, fields))
 
 

@@ -154,6 +154,10 @@ class ScanRun:
             self._counts.update(index_cache_hits=searched.cache_hits, index_cache_misses=searched.cache_misses)
         self.plan.stats_callback(statistics)
 
+    def note_counts(self, counts: dict[str, int]) -> None:
+        """Add counts to the statistics."""
+        self._counts.update(counts)
+
     def plan_of(self, group: Sequence[RowRange]) -> ScanPlan:
         """Return the plan by which a group is read, whose filter is the part that indexes have not answered."""
         return self.candidates.plan_of_selected if group[0].by_index else self.plan

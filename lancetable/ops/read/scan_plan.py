@@ -36,6 +36,9 @@ from lancetable.ops.read.projection import (
 from lancetable.table.version import TableVersion
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+    from uuid import UUID
+
     from lancetable.index.planning import IndexPlan
     from lancetable.ops.read.nearest.query import NearestQuery
 
@@ -54,8 +57,8 @@ class ScanOptions:
     `fragments` are fragment ids in the order to scan them (None: all). `row_ranges` maps fragment ids to ranges of
     physical rows, ascending and disjoint; it cannot be combined with limit, offset or order. The tuning options
     `batch_readahead`, `fragment_readahead`, `io_buffer_size` and `scan_in_order` are accepted and ignored. A scan with
-    `nearest` is a search, planned by `ops/read/nearest`, which alone uses `prefilter` and
-    `disable_scoring_autoprojection`.
+    `nearest` is a search, planned by `ops/read/nearest`, which alone uses `prefilter`,
+    `disable_scoring_autoprojection` and `index_segments`.
     """
 
     columns: Sequence[str] | Mapping[str, str] | None = None
@@ -84,6 +87,7 @@ class ScanOptions:
     prefilter: bool | None = None
     fast_search: bool | None = None
     disable_scoring_autoprojection: bool | None = None
+    index_segments: Collection[UUID] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,16 @@ def take_addresses(version: TableVersion, addresses: Indices, columns: Columns =
     return fetch_addresses(version, projection, requested[_live_mask(version, requested)])
 
 
+def take_column(version: TableVersion, addresses: Indices, path: str) -> pa.Array:
+    """Read one column by `_rowaddr`, in the requested order; a nested column without the structs around it.
+
+    Raises the errors of `take_addresses`.
+    """
+    requested = integers(addresses, "row_addresses", unsigned=True)
+    table = fetch_addresses(version, projection_of(version, [path]), requested[_live_mask(version, requested)])
+    return table.column(0).combine_chunks()
+
+
 def sample(
     version: TableVersion,
     num_rows: int,

@@ -106,7 +106,7 @@ def _column(batch: pa.RecordBatch, name: str) -> pa.Array:
 
 
 def _contains_required(field: Field) -> bool:
-    return any(not descendant.nullable for descendant in field.walk())
+    return not field.nullable or any(map(_contains_required, field.children))
 
 
 def null_violations(array: pa.Array, field: Field, path: str) -> Iterator[tuple[str, npt.NDArray[np.bool_]]]:

@@ -6,7 +6,7 @@ A plan may be created on the cluster and is sent to the client and to the tasks,
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -201,6 +201,13 @@ def fragment_to_string(fragment: Fragment) -> str:
 def slices_of_task(task: Json) -> tuple[Split, ...]:
     """Return the slices of a task that `tasks_of_slices` created."""
     return tuple(Split(*values) for values in task["slices"])
+
+
+def read_slices(
+    read: Callable[[tuple[Split, ...], pa.Schema], Iterator[pa.RecordBatch]], task: Json, wire: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of `read` for the slices of a task."""
+    return read(slices_of_task(task), wire)
 
 
 def tasks_of_slices(tasks: Iterable[Iterable[Split]]) -> list[Json]:

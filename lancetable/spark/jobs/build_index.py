@@ -18,13 +18,22 @@ from itertools import pairwise
 from typing import Any
 
 from lancetable.format.index import IndexMetadata
-from lancetable.index.kind import kind_named
+from lancetable.index.kind import IndexKind, kind_named
 from lancetable.index.segments import segment_of
+from lancetable.index.vector.vector_kind import KIND
 from lancetable.ops.index.column_values import num_values
 from lancetable.ops.index.distributed import build_uncommitted, merge_uncommitted
-from lancetable.ops.index.optimize import Extension, plan_extensions, replaced_entries, write_extension, write_part
-from lancetable.ops.index.segment_builder import IndexTarget, commit_segments, discard_segments
+from lancetable.ops.index.optimize import (
+    Extension,
+    plan_extensions,
+    replaced_entries,
+    shared_model,
+    write_extension,
+    write_part,
+)
+from lancetable.ops.index.segment_builder import IndexTarget, commit_segments, discard_segments, merge_segments
 from lancetable.ops.index.targets import segments_named, target_of
+from lancetable.ops.index.trained_options import options_with_model, options_without_graphs, train_model
 from lancetable.ops.read.splits import plan_splits
 from lancetable.spark.jobs.base import TableJob, rows_per_task
 from lancetable.spark.options import DEFAULT_TASK_BYTES
@@ -81,7 +90,7 @@ class IndexJob(TableJob):
 
     def execute(self, plan: Json, task: Json) -> Json:
         """Write a part."""
-        entry = self.write_part(self.open_planned_version(plan), task["segment"], task["fragments"])
+        entry = self.write_part(self.open_planned_version(plan), plan, task["segment"], task["fragments"])
         return {"segment": task["segment"], "entry": _to_string(entry), "merged": []}
 
     def merge(self, plan: Json, task: Json) -> Json:
@@ -107,7 +116,7 @@ class IndexJob(TableJob):
         discard_segments(self.open_planned_version(plan), [_from_string(result["entry"]) for result in results])
         return {}
 
-    def write_part(self, version: TableVersion, segment: int, fragment_ids: Sequence[int]) -> IndexMetadata:
+    def write_part(self, version: TableVersion, plan: Json, segment: int, fragment_ids: Sequence[int]) -> IndexMetadata:
         """Write a part of a segment for some fragments."""
         raise NotImplementedError
 
@@ -136,7 +145,11 @@ class IndexJob(TableJob):
 
 @dataclass(frozen=True)
 class CreateIndexJob(IndexJob):
-    """Job that builds an index. The segments cover consecutive fragments. Without `train`, the index is empty."""
+    """Job that builds an index. The segments cover consecutive fragments. Without `train`, the index is empty.
+
+    The plan contains "parts", the number of parts of each segment. That of a vector index also contains its "model",
+    which is trained on a sample of all rows.
+    """
 
     column: str
     kind: str
@@ -149,45 +162,62 @@ class CreateIndexJob(IndexJob):
 
     def plan_tasks(self, version: TableVersion) -> Json:
         """Return the fragments of each part. Raises the errors of `target_of`."""
-        field_id = self._target(version).field.id
+        target = self._target(version)
+        field_id, model = target.field.id, None
         fragment_ids = [fragment.id for fragment in version.manifest.fragments] if self.train else []
+        if target.kind.needs_training and fragment_ids:
+            model = train_model(version, target, fragment_ids)
+            fragment_ids = fragment_ids if model is not None else []
         groups = self.groups(version, field_id, fragment_ids) or [[]]
         count = min(self.num_segments, len(groups))
         tasks = [{"segment": number * count // len(groups), "fragments": group} for number, group in enumerate(groups)]
-        return {"tasks": tasks, "segments": count, "rows": num_values(version, fragment_ids)}
+        parts = [sum(task["segment"] == number for task in tasks) for number in range(count)]
+        rows = num_values(version, fragment_ids)
+        return {"tasks": tasks, "segments": count, "rows": rows, "parts": parts, "model": model}
 
-    def write_part(self, version: TableVersion, segment: int, fragment_ids: Sequence[int]) -> IndexMetadata:
+    def write_part(self, version: TableVersion, plan: Json, segment: int, fragment_ids: Sequence[int]) -> IndexMetadata:
         """Build a part. See IndexJob."""
+        options = self.parameters
+        if plan["model"] is not None:
+            options = options_with_model(options, plan["model"])
+            options = options if plan["parts"][segment] == 1 else options_without_graphs(options)
         return build_uncommitted(
             version,
             self.column,
-            kind_named(self.kind),
+            self._kind,
             fragment_ids,
             name=self.name,
             replace_existing=self.replace,
-            options=self.parameters,
+            options=options,
         )
 
     def merge_parts(
         self, version: TableVersion, segment: int, parts: Sequence[IndexMetadata], *, is_last: bool
     ) -> IndexMetadata:
-        """Merge parts. See IndexJob."""
+        """Merge parts; the last merge builds graphs. See IndexJob."""
+        target = self._target(version)
+        if is_last and target.kind.needs_training:
+            return merge_segments(version, target, [segment_of(version, part) for part in parts])
         return merge_uncommitted(version, parts)
 
     def removed(self, version: TableVersion) -> list[IndexMetadata]:
         """Return the entries of an index with the same name."""
         return [segment.files.metadata for segment in segments_named(version, self._target(version).name)]
 
+    @property
+    def _kind(self) -> IndexKind:
+        return KIND if self.kind == KIND.name else kind_named(self.kind)
+
     def _target(self, version: TableVersion) -> IndexTarget:
-        kind = kind_named(self.kind)
-        return target_of(version, self.column, kind, self.name, self.parameters, replace=self.replace)
+        return target_of(version, self.column, self._kind, self.name, self.parameters, replace=self.replace)
 
 
 @dataclass(frozen=True)
 class OptimizeIndicesJob(IndexJob):
     """Job that extends indexes to the fragments that they do not cover.
 
-    If the new fragments of an index fit in one task, the task that merges the segments also reads them.
+    If the new fragments of an index fit in one task, the task that merges the segments also reads them. Otherwise, the
+    plan contains "models", which all parts of a segment of a vector index share.
     """
 
     names: tuple[str, ...] | None
@@ -200,20 +230,23 @@ class OptimizeIndicesJob(IndexJob):
         extensions = self._extensions(version)
         if not extensions:
             return {"result": {}}
-        tasks = []
+        tasks: list[Json] = []
+        models: list[Json | None] = []
         for number, extension in enumerate(extensions):
             groups = self.groups(version, extension.target.field.id, extension.read_fragments)
-            tasks += [{"segment": number, "fragments": group} for group in groups if len(groups) > 1]
+            models.append(shared_model(version, extension) if len(groups) > 1 else None)
+            if models[-1] is not None:
+                tasks += [{"segment": number, "fragments": group} for group in groups]
         rows = sum(num_values(version, extension.read_fragments) for extension in extensions)
-        return {"tasks": tasks, "segments": len(extensions), "rows": rows}
+        return {"tasks": tasks, "segments": len(extensions), "rows": rows, "models": models}
 
     def merges_last(self, num_parts: int) -> bool:
         """Return True: the last merge also reads the segments that are extended."""
         return True
 
-    def write_part(self, version: TableVersion, segment: int, fragment_ids: Sequence[int]) -> IndexMetadata:
+    def write_part(self, version: TableVersion, plan: Json, segment: int, fragment_ids: Sequence[int]) -> IndexMetadata:
         """Build a part. See IndexJob."""
-        return write_part(version, self._extensions(version)[segment], fragment_ids)
+        return write_part(version, self._extensions(version)[segment], fragment_ids, plan["models"][segment])
 
     def merge_parts(
         self, version: TableVersion, segment: int, parts: Sequence[IndexMetadata], *, is_last: bool

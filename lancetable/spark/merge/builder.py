@@ -23,7 +23,7 @@ from lancetable.ops.change.merge.clauses import Clauses, Counts, Matched
 from lancetable.ops.change.merge.prejoined_rows import ADDRESS, IN_SOURCE
 from lancetable.spark.casts import cast_source
 from lancetable.spark.coordinator import run_job
-from lancetable.spark.jobs.base import pin_of_plan, schema_from_string
+from lancetable.spark.jobs.base import pin_of_plan, read_slices, schema_from_string
 from lancetable.spark.merge.broadcast_merge import BroadcastMerge, keys_compare_as_in_spark, null_key_rows
 from lancetable.spark.merge.broadcast_source import BroadcastSource, broadcast_source
 from lancetable.spark.merge.job import DELETE, KEY, MergeJob, counts_from_results
@@ -290,7 +290,7 @@ class SparkMergeBuilder:
 
     def _joined(self, plan: Json, pin: PinnedVersion, clauses: Clauses, incoming: pa.Schema) -> DataFrame:
         schema = spark_schema(schema_from_string(plan["keys"]))
-        keys = self._table.scan(plan["tasks"], KeyScan(pin, plan["columns"]), schema)
+        keys = self._table.scan(plan["tasks"], partial(read_slices, KeyScan(pin, plan["columns"])), schema)
         # Rename the columns of the source, which may have any name.
         names = {name: f"{_SOURCE}{number}" for number, name in enumerate(incoming.names)}
         source = self._cast(incoming).toDF(*names.values()).withColumn(IN_SOURCE, F.lit(True))

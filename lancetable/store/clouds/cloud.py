@@ -82,6 +82,9 @@ class CloudStore(ForwardingStore):
     def sync(self, prefix: str = "") -> None:
         """Do nothing, because writes are durable when they return."""
 
+    def release_pages(self, path: str) -> None:
+        """Do nothing: objects are not mapped. See ObjectStore."""
+
     def modified_ns(self, path: str) -> int | None:
         """Return None: buckets have no directories."""
         return None

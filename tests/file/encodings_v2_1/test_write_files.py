@@ -12,9 +12,10 @@ import pytest
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import LanceFileReader, LanceFileWriter
-from lancetable.file.encodings_v2_1 import choose_numbers
+from lancetable.file.encodings_v2_1 import choose_numbers, choose_strings
 from lancetable.file.encodings_v2_1.base import layout_of
 from lancetable.file.encodings_v2_1.compressive.general_compression import General
+from lancetable.file.encodings_v2_1.layouts import miniblock
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
@@ -363,6 +364,41 @@ def test_number_pages_encoded_in_one_step_have_the_same_bytes(
     for number, array in enumerate(arrays):
         write(tmp_path / f"one{number}", array, version)
     monkeypatch.setattr(choose_numbers, "native", None)
+    for number, array in enumerate(arrays):
+        write(tmp_path / "other", array, version)
+        assert (tmp_path / "other").read_bytes() == (tmp_path / f"one{number}").read_bytes(), (array.type, len(array))
+
+
+@pytest.mark.skipif(not NATIVE, reason="the compiled kernels are not built or switched off")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_string_pages_encoded_in_one_step_have_the_same_bytes(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(8)
+    arrays = []
+    for count in (1, 2, 3, 900, 5000):
+        texts = [rng.bytes(size).hex() for size in rng.integers(0, 5 if count > 900 else 20, count)]
+        arrays += [pa.array(texts, kind).slice(count // 3) for kind in (pa.string(), pa.large_string(), pa.binary())]
+        arrays.append(pa.array([b"x" * 250, *map(str.encode, texts)], pa.large_binary()))
+    for number, array in enumerate(arrays):
+        write(tmp_path / f"one{number}", array, version)
+    monkeypatch.setattr(choose_strings, "_plain_page", lambda *_: None)
+    for number, array in enumerate(arrays):
+        write(tmp_path / "other", array, version)
+        assert (tmp_path / "other").read_bytes() == (tmp_path / f"one{number}").read_bytes(), (array.type, len(array))
+
+
+@pytest.mark.skipif(not NATIVE, reason="the compiled kernels are not built or switched off")
+@pytest.mark.parametrize("version", VERSIONS)
+def test_chunks_assembled_in_one_step_have_the_same_bytes(
+    tmp_path: Path, version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(10)
+    names = ("int64", "string", "list<int32>", "list<string>", "struct", "binary", "list<list<int32>>", "string few")
+    arrays = [TYPE_CASES[name](rng, count, share) for name in names for count in (1, 700, 9000) for share in (0.0, 0.3)]
+    for number, array in enumerate(arrays):
+        write(tmp_path / f"one{number}", array, version)
+    monkeypatch.setattr(miniblock, "native", None)
     for number, array in enumerate(arrays):
         write(tmp_path / "other", array, version)
         assert (tmp_path / "other").read_bytes() == (tmp_path / f"one{number}").read_bytes(), (array.type, len(array))

@@ -46,6 +46,20 @@ def test_both_forms_index_values_in_the_same_way(
         assert one.items.take(pa.array(one.indices)).filter(pa.array(valid)).equals(array.drop_null())
 
 
+@given(st.sampled_from([*KINDS, pa.int64(), pa.decimal128(30)]), st.lists(st.integers(0, 40)), st.integers(1, 9))
+def test_both_forms_count_values_in_the_same_way(kind: pa.DataType, values: list[int], most: int) -> None:
+    array = pa.array(values, pa.int64()).cast(pa.string() if kind in KINDS else kind).cast(kind)[len(values) % 3 :]
+    found = []
+    for native in (None, kernels.native_write):
+        saved, distinct.native = distinct.native, native
+        try:
+            found.append(distinct.count_values(array, most))
+        finally:
+            distinct.native = saved
+    expected = len(array.unique())
+    assert found == [expected if expected <= most else None] * 2
+
+
 @pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
 def test_many_values_are_indexed_and_invalid_offsets_rejected() -> None:
     values = pa.array(np.random.default_rng(3).integers(0, 30_000, 100_000)).cast(pa.string())

@@ -12,7 +12,13 @@ import pytest
 from lance.dataset import Index as TheirIndex
 
 import lancetable
-from lancetable.errors import IndexExistsError, InvalidInputError, InvalidOperationError, UnsupportedFeatureError
+from lancetable.errors import (
+    IndexExistsError,
+    InvalidInputError,
+    InvalidOperationError,
+    UnsupportedFeatureError,
+    UnsupportedTypeError,
+)
 from lancetable.operation import LanceOperation
 
 KINDS = {"BTREE": "id", "BITMAP": "s", "LABEL_LIST": "tags", "NGRAM": "s", "ZONEMAP": "id", "BLOOMFILTER": "id"}
@@ -173,8 +179,8 @@ def test_arguments_of_uncommitted_builds_are_checked(tmp_path: Path) -> None:
         ds.create_index_uncommitted("id", "BTREE", "i", fragment_ids=[0], index_uuid="x")
     with pytest.raises(InvalidInputError, match="num_partitions is an argument of vector indexes"):
         ds.create_index_uncommitted("id", "BTREE", "i", fragment_ids=[0], num_partitions=3)
-    with pytest.raises(UnsupportedFeatureError, match="vector indexes"):
-        ds.create_index_uncommitted("id", "IVF_PQ", "i", fragment_ids=[0])
+    with pytest.raises(UnsupportedTypeError, match="must be FixedSizeListArray"):
+        ds.create_index_uncommitted("id", "IVF_FLAT", "i", fragment_ids=[0])
     ds.create_scalar_index("id", "BTREE", "i")
     with pytest.raises(IndexExistsError, match="already exists"):
         ds.create_index_uncommitted("id", "BTREE", "i", fragment_ids=[0])

@@ -214,7 +214,7 @@ def vectors(first: int, last: int) -> pa.Table:
 @pytest.mark.parametrize("kind", ["IVF_FLAT", "IVF_PQ", "IVF_HNSW_SQ"])
 @pytest.mark.parametrize("stable", [False, True])
 def test_vector_index_finds_every_row_after_compaction(tmp_path: Path, kind: str, stable: bool) -> None:
-    """With stable row ids, compaction keeps the coverage of the index as pylance does; otherwise it removes it."""
+    """Compaction keeps the coverage of the index, as in pylance."""
     covered = {}
     for library in (lance, lancetable):
         path = tmp_path / library.__name__
@@ -233,8 +233,8 @@ def test_vector_index_finds_every_row_after_compaction(tmp_path: Path, kind: str
             for fast in (False, True):  # the fast search reads only covered fragments
                 found = theirs.to_table(columns=["a", "_distance"], nearest=query, fast_search=fast)
                 hit = found.to_pylist()[:1] == [{"a": row, "_distance": 0.0}]
-                assert hit == (row % 7 != 3 and (not fast or (row < 500 and (stable or library is lance)))), row
-    assert covered[lancetable] == (covered[lance] if stable else [[]])
+                assert hit == (row % 7 != 3 and (not fast or row < 500)), row
+    assert covered[lancetable] == covered[lance]
     assert len(covered[lance][0]) == 2
 
 

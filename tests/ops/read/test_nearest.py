@@ -691,12 +691,15 @@ def test_an_index_determines_metric_and_fragments_as_in_pylance(
         assert_close(found, expected)
 
 
-def test_the_plan_names_the_index_that_is_not_searched(indexed: str) -> None:
+def test_the_plan_names_the_index(indexed: str) -> None:
     ours = lancetable.dataset(indexed)
     nearest = {"column": "v", "q": [1] * DIM}
-    assert "vector index v_idx is not supported" in ours.scanner(nearest=nearest).explain_plan()
+    plan = ours.scanner(nearest=nearest).explain_plan()
+    assert "ANNSubIndex: name=v_idx, k=10, deltas=1" in plan
+    assert "num_fragments=1," in plan
     fast = ours.scanner(nearest=nearest, fast_search=True).explain_plan()
-    assert "num_fragments=1," in fast
+    assert "ANNSubIndex" in fast
+    assert "num_fragments" not in fast
     alone = {**nearest, "use_index": False}
     assert "v_idx" not in ours.scanner(nearest=alone).explain_plan()
     assert "EmptyExec" in ours.scanner(nearest=alone, fast_search=True).explain_plan()

@@ -51,6 +51,17 @@ assert [row[:] for row in found.collect()] == [(249, 1.0), (251, 1.0)], found.co
 queries = spark.createDataFrame([("a", [3.0, 1.0]), ("b", [499.0, 1.0])], "query_id string, vector array<float>")
 found = p.nearest(queries, "v", 2, columns=["id"], target_rows_per_task=100).collect()
 assert [row[:] for row in found] == [("a", 3, 0.0), ("a", 2, 1.0), ("b", 499, 0.0), ("b", 498, 1.0)], found
+p.create_index("v", "IVF_HNSW_SQ", num_partitions=2, target_rows_per_task=125)
+p.insert(spark.range(500, 520).selectExpr("id", "array(float(id), float(1)) AS v"))
+assert [row[:6] for row in p.indices().collect()] == [("v_idx", "IVF_HNSW_SQ", ["v"], 1, 500, 520)]
+search = {"columns": ["id"], "nprobes": 2, "refine_factor": 50}
+found = p.nearest([[250.0, 1.0], [510.0, 1.0]], "v", 1, **search).collect()
+assert [row[:] for row in found] == [(0, 250, 0.0), (1, 510, 0.0)], found
+assert max(row["id"] for row in p.nearest([510.0, 1.0], "v", 3, fast_search=True, **search).collect()) < 500
+p.optimize_indices(retrain=True, target_rows_per_task=125)
+assert [row[4:6] for row in p.indices().collect()] == [(520, 520)]
+found = p.nearest(queries, "v", 1, **search).collect()
+assert [row[:] for row in found] == [("a", 3, 0.0), ("b", 499, 0.0)], found
 t.drop_index("by_id")
 
 wider = spark.range(1).selectExpr("id", "double(0.5) AS v", "'x' AS note")

@@ -1,10 +1,10 @@
-"""Index builds during which a process is killed: index_kills.py MASTER DIRECTORY KIND...
+"""Index builds during which a process is killed: index_kills.py MASTER DIRECTORY INDEX KIND...
 
 worker, executor    the first task that has written a part, and the first that has merged parts, kill their process
 always              one of the tasks fails at each attempt
 driver:STEP         the driver kills itself after a step of POINTS, when the other kinds are done
 
-Every kind builds a BTREE over 8,000 rows in 8 fragments.
+Every kind builds an INDEX of INDEXES over 8,000 rows in 8 fragments.
 """
 
 import os
@@ -18,7 +18,12 @@ from pyspark.sql import SparkSession
 import lancetable
 from lancetable.spark import SparkTable, register, write_table
 from lancetable.spark.jobs.build_index import CreateIndexJob
+from lancetable.vector_index_arguments import vector_options
 
+INDEXES = {
+    "BTREE": ("id", "BTREE", {}),
+    "IVF_PQ": ("v", "VECTOR", vector_options("IVF_PQ", {"num_partitions": 4, "num_sub_vectors": 2})),
+}
 ROWS = 8_000
 VECTOR = "array(float(id), 1f) AS v"
 POINTS = ("parts are written", "parts are merged", "the index is committed")
@@ -56,8 +61,8 @@ class Breaking(CreateIndexJob):
         if self.broken == f"driver:{step}":
             os.kill(os.getpid(), signal.SIGKILL)
 
-    def write_part(self, version, segment, fragment_ids):
-        entry = super().write_part(version, segment, fragment_ids)
+    def write_part(self, version, plan, segment, fragment_ids):
+        entry = super().write_part(version, plan, segment, fragment_ids)
         if 3 in fragment_ids:
             self.break_once("part")
         return entry
@@ -89,13 +94,13 @@ def files_of(path):
     return {str(file.relative_to(root)) for file in root.rglob("*") if file.is_file()}, named
 
 
-def build(spark, base, kind):
+def build(spark, base, index, kind):
     path = f"{base}/{kind.replace(' ', '-')}.lance"
     rows = spark.range(0, ROWS, 1, 8).selectExpr("id * 7919 % 8000 AS id", "id AS n", VECTOR)
     write_table(rows, path, vector_columns={"v": 2})
     table = SparkTable.for_path(spark, path)
     job = Breaking(
-        table.options, None, ROWS // 8, None, "id", "BTREE", {}, None, True, True, 2, kind, f"{base}/{kind}.marker"
+        table.options, None, ROWS // 8, None, *INDEXES[index], None, True, True, 2, kind, f"{base}/{kind}.marker"
     )
     failed = False
     try:
@@ -110,17 +115,24 @@ def build(spark, base, kind):
     table.vacuum(older_than_days=0, delete_unverified=True)
     assert files_of(path) == (named, named)
     dataset.validate()
+    assert lancetable.fsck(path, deep=True).problems == []
     print(f"{kind}: {len(named)} files of the index, {'some' if orphans else 'no'} others")
     return table
 
 
-def use(spark, table):
+def use(spark, index, table):
     """Extend an index, and search: the same rows as without Spark."""
     table.insert(spark.range(ROWS, ROWS + 500, 1, 2).selectExpr("id", "id AS n", VECTOR))
     table.optimize_indices()
     assert [row["num_indexed_rows"] for row in table.indices().collect()] == [ROWS + 500]
     table.compact(target_rows_per_fragment=100_000)
     assert [row["num_indexed_rows"] for row in table.indices().collect()] == [ROWS + 500]
+    if index != "BTREE":
+        found = table.nearest(
+            [[0.0, 1.0], [8200.0, 1.0]], "v", 1, columns=["n"], nprobes=4, refine_factor=1000
+        ).collect()
+        assert [row[:] for row in found] == [(0, 0, 0.0), (1, 8200, 0.0)], found
+        return
     assert table.to_df(filter="id IN (5, 8200)").count() == table.count_rows("id IN (5, 8200)") == 2
     read = spark.read.format("lance").option("filter", "id = 8200").load(table.options.uri)
     assert read.rdd.getNumPartitions() == 1 and [row["n"] for row in read.collect()] == [8200]
@@ -131,7 +143,7 @@ def use(spark, table):
 
 
 def main():
-    master, base, *kinds = sys.argv[1:]
+    master, base, index, *kinds = sys.argv[1:]
     builder = SparkSession.builder.master(master)
     for name, value in {
         "spark.ui.enabled": "false",
@@ -148,9 +160,9 @@ def main():
     spark = builder.getOrCreate()
     register(spark)
     for kind in kinds:
-        table = build(spark, base, kind)
+        table = build(spark, base, index, kind)
         if kind == "worker":
-            use(spark, table)
+            use(spark, index, table)
     spark.stop()
     print("all done")
 

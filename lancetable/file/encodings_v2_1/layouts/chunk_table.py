@@ -82,6 +82,43 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
     return ChunkTable(starts[:-1], starts[1:], values)
 
 
+def parse_tables(
+    data: Bytes, table_sizes: Ints, starts: Ints, sizes: Ints, num_items: int, *, large: bool
+) -> ChunkTable:
+    """Parse the tables of pages of `num_items` values each, as if the pages were one.
+
+    Parameters
+    ----------
+    data
+        The tables, one after the other.
+    table_sizes
+        The size of the table of each page.
+    starts, sizes
+        Position and size of the chunks of each page.
+    num_items, large
+        See `parse_table`, which also describes the errors.
+    """
+    word = np.dtype("<u4" if large else "<u2")
+    num_chunks = table_sizes // word.itemsize
+    if (num_chunks * word.itemsize != table_sizes).any() or not num_chunks.all():
+        raise CorruptFileError("chunk table has the wrong size", f"multiples of {word.itemsize}")
+    page_ends = num_chunks.cumsum()
+    page_starts, lasts = page_ends - num_chunks, page_ends - 1
+    words = np.frombuffer(data, word).astype(np.int64)
+    chunk_sizes = ((words >> 4) + 1) << 3
+    before = offsets_of_sizes(chunk_sizes)
+    if (before[page_ends] - before[page_starts] != sizes).any():
+        raise CorruptFileError("wrong size of the chunk buffer")
+    counts = np.left_shift(1, words & 15)
+    counts[lasts] = 0
+    left = num_items - np.add.reduceat(counts, page_starts)
+    if int(left.min()) < 1 or int(left.max()) > _MAX_VALUES:
+        raise CorruptFileError("number of values in the last chunk is out of range", f"1 to {_MAX_VALUES}")
+    counts[lasts] = left
+    chunk_starts = before[:-1] + np.repeat(starts - before[page_starts], num_chunks)
+    return ChunkTable(chunk_starts, chunk_starts + chunk_sizes, offsets_of_sizes(counts))
+
+
 def parse_index(data: memoryview, num_chunks: int, num_rows: int) -> RowIndex:
     """Parse the repetition index of a page.
 

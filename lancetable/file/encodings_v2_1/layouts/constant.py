@@ -15,7 +15,7 @@ Source: protos/encodings_v2_1.proto.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Final
 
 import numpy as np
@@ -173,7 +173,7 @@ def _null_throughout(shredded: Shredded) -> Shredded:
         return shredded
     more = layers_of(layers).num_levels - len(levels)
     table = np.array([0, *levels, *range(inner + 1, inner + 1 + more)], LEVEL)
-    return replace(shredded, layers=(pb.REPDEF_NULLABLE_ITEM,) * inner + layers[inner:], definition=table[definition])
+    return shredded._replace(layers=(pb.REPDEF_NULLABLE_ITEM,) * inner + layers[inner:], definition=table[definition])
 
 
 def encode_constant(shredded: Shredded, value: list[bytes]) -> EncodedLayout:

@@ -24,6 +24,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.column_interfaces import BufferPieces
 from lancetable.file.dictionary_cache import DICTIONARIES
 from lancetable.file.encodings_v2_1.base import (
+    Bytes,
     Chunks,
     Compressive,
     DecodedRows,
@@ -55,7 +56,7 @@ from lancetable.file.encodings_v2_1.repdef import check_levels, layers_of, selec
 from lancetable.file.encodings_v2_1.shred import Shredded
 from lancetable.file.footer import Page
 from lancetable.file.io_scheduler import ReadPlan, Rows
-from lancetable.file.kernels import gather
+from lancetable.file.kernels import gather, native
 from lancetable.file.kernels.interleave import Runs, interleave, padding, runs_of, total_sizes
 from lancetable.file.kernels.levels import Levels, highest
 from lancetable.format.version import FileVersion
@@ -181,27 +182,42 @@ class MiniBlock(PageLayout):
         return items
 
 
-def _decode_chunks(
-    page: Page, metadata: PageMetadata, data: memoryview, first: int, end: int
-) -> tuple[Block, Levels | None, Levels | None, Ints]:
-    """Decode the chunks from `first` up to `end` of a page. `data` contains their bytes.
+class DecodedChunks(NamedTuple):
+    """Decoded chunks: values without a dictionary, levels of all entries, and the number of levels of each chunk."""
 
-    Returns the values, the repetition and definition levels, and the number of levels of each chunk.
+    values: Block
+    repetition: Levels | None
+    definition: Levels | None
+    num_levels: Ints
+
+
+def decode_chunks(layout: MiniBlock, data: Bytes, starts: Ints, sizes: Ints, counts: Ints, limit: int) -> DecodedChunks:
+    """Decode chunks at `starts` in `data`, of `sizes` bytes and `counts` values each.
+
+    Raises CorruptFileError if they are damaged.
     """
-    layout, table, limit = metadata.layout, metadata.table, page.limits.page_bytes
-    starts, counts = table.starts[first:end], table.values[first + 1 : end + 1] - table.values[first:end]
-    octets = np.frombuffer(data, np.uint8)
-    num_levels, positions, sizes = parse_chunks(layout, octets, starts - starts[0], table.ends[first:end] - starts)
+    num_levels, positions, buffer_sizes = parse_chunks(layout, data, starts, sizes)
     has_levels = layout.rep_compression is not None or layout.def_compression is not None
     if has_levels and not layers_of(layout.layers).num_lists and (num_levels != counts).any():
         raise CorruptFileError("levels and values of a chunk differ in number")
-    buffers = [Chunks(octets, *buffer) for buffer in zip(positions, sizes)]
+    buffers = [Chunks(data, *buffer) for buffer in zip(positions, buffer_sizes)]
     repetition, definition = [
         None if encoding is None else decode_levels(encoding, buffers.pop(0), num_levels, limit)
         for encoding in (layout.rep_compression, layout.def_compression)
     ]
     values = layout.value_compression.decode_chunks(buffers, counts, limit)
-    return with_dictionary(values, metadata.items), repetition, definition, num_levels
+    return DecodedChunks(values, repetition, definition, num_levels)
+
+
+def _decode_chunks(page: Page, metadata: PageMetadata, data: memoryview, first: int, end: int) -> DecodedChunks:
+    """Decode the chunks from `first` up to `end` of a page. `data` contains their bytes."""
+    table = metadata.table
+    starts, counts = table.starts[first:end], table.values[first + 1 : end + 1] - table.values[first:end]
+    octets, sizes = np.frombuffer(data, np.uint8), table.ends[first:end] - starts
+    decoded = decode_chunks(metadata.layout, octets, starts - starts[0], sizes, counts, page.limits.page_bytes)
+    if metadata.items is None:
+        return decoded
+    return decoded._replace(values=with_dictionary(decoded.values, metadata.items))
 
 
 def _fetch_metadata(
@@ -385,11 +401,18 @@ def _level_bounds(shredded: Shredded, counts: Ints) -> Ints:
 def _assemble(
     num_levels: Ints, level_buffers: Sequence[Sequence[Runs]], value_buffers: Sequence[Sequence[Runs]], large: bool
 ) -> tuple[Any, Ints]:
-    """Return the bytes of all chunks, and the size of each."""
+    """Return the bytes of all chunks, and the size of each. Raises ChunkTooLarge."""
+    limit = _LARGE_CHUNK_BYTES if large else _SMALL_CHUNK_BYTES
+    if native is not None:
+        levels = np.ascontiguousarray(num_levels, np.int64)
+        assembled = native.assemble_chunks(levels, level_buffers, value_buffers, large, limit)
+        if assembled is None:
+            raise ChunkTooLarge
+        data, sizes = assembled
+        return data, sizes
     size_fields = [(num_levels, "<u2")]
     size_fields += [(total_sizes(streams), "<u2") for streams in level_buffers]
     size_fields += [(total_sizes(streams), "<u4" if large else "<u2") for streams in value_buffers]
-    limit = _LARGE_CHUNK_BYTES if large else _SMALL_CHUNK_BYTES
     header = np.full((len(num_levels), -(-sum(int(kind[2]) for _, kind in size_fields) // 8) * 8), _FILLER, np.uint8)
     at = 0
     for sizes, kind in size_fields:

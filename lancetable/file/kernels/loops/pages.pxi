@@ -102,3 +102,131 @@ def number_chunks(
             chunk_word(word.at, i, room, log if i + 1 < chunks else 0, large)
             out += room
     return is_packed, words, data
+
+
+def string_page(const offset_t[::1] offsets, data, int64_t per_chunk, int64_t max_bytes, bint large):
+    """Encode a page of strings or binaries without levels: in each chunk, offsets from its start, and the bytes.
+
+    `per_chunk` is the number of values of a chunk, a power of two from 2 on. Returns the chunk words and the chunks, or
+    None if the values of a chunk need more than `max_bytes`. Raises CorruptFileError for offsets outside the data.
+    """
+    cdef Bytes source = Bytes(data)
+    cdef int64_t count = offsets.shape[0] - 1, width = sizeof(offset_t), log = 0, total = 0, most = 0
+    cdef int64_t chunks, i, row, first, last, size, room, shift
+    if count <= 0 or per_chunk < 2 or per_chunk & (per_chunk - 1):
+        raise ValueError(f"{count} values cannot be split into chunks of {per_chunk}")
+    check(check_offsets(&offsets[0], count, source.size))
+    chunks = (count + per_chunk - 1) // per_chunk
+    with nogil:
+        for i in range(chunks):
+            first, last = i * per_chunk, min((i + 1) * per_chunk, count)
+            size = (last - first + 1) * width + (offsets[last] - offsets[first] + width - 1) // width * width
+            most = max(most, size)
+            total += 8 + (size + 7) // 8 * 8
+    if most > max_bytes:
+        return None
+    words = np.empty(chunks, np.uint32 if large else np.uint16)
+    out = np.empty(total, np.uint8)
+    cdef Bytes word = Bytes(words, True), target = Bytes(out, True)
+    cdef uint8_t* at = target.at
+    cdef offset_t* table
+    while 1 << (log + 1) <= per_chunk:
+        log += 1
+    with nogil:
+        for i in range(chunks):
+            first, last = i * per_chunk, min((i + 1) * per_chunk, count)
+            size = (last - first + 1) * width
+            shift = size - offsets[first]
+            room = size + (offsets[last] - offsets[first] + width - 1) // width * width
+            chunk_word(word.at, i, chunk_frame(at, room, large), log if i + 1 < chunks else 0, large)
+            memset(at + 8 + room - width, 0x48, width)  # padding after the bytes
+            table = <offset_t*>(at + 8)
+            for row in range(last - first + 1):
+                table[row] = <offset_t>(offsets[first + row] + shift)
+            memcpy(at + 8 + size, source.at + offsets[first], offsets[last] - offsets[first])
+            at += 8 + (room + 7) // 8 * 8
+    return words, out
+
+
+def assemble_chunks(int64_t[::1] num_levels, level_buffers, value_buffers, bint large, int64_t limit):
+    """Assemble chunks from the runs of their buffers: header, and each buffer padded to 8; see layouts/miniblock.py.
+
+    `level_buffers` and `value_buffers` contain, for each buffer, the streams of which it consists, as pairs of bytes
+    and int64 offsets of the runs of all chunks. Returns the bytes and the (chunks,) sizes of the chunks, or None if a
+    chunk or a buffer is too large.
+    """
+    cdef int64_t chunks = num_levels.shape[0], num_level_buffers = len(level_buffers), k = 0, j, i
+    cdef int64_t num_buffers = num_level_buffers + len(value_buffers)
+    cdef int64_t num_streams = sum([len(streams) for streams in (*level_buffers, *value_buffers)])
+    cdef int64_t header, width, size, room, start, total = 0, at
+    cdef int code = OK
+    cdef bint too_large = False
+    cdef Bytes buffer
+    cdef uint8_t* out
+    owners = []
+    cdef const uint8_t** sources = <const uint8_t**>malloc((2 * num_streams + num_buffers + 1) * sizeof(void*))
+    if sources == NULL:
+        raise MemoryError
+    cdef const int64_t** runs = <const int64_t**>(sources + num_streams)
+    cdef int64_t* ends = <int64_t*>(sources + 2 * num_streams)  # of the streams of each buffer
+    header = (2 + 2 * num_level_buffers + (4 if large else 2) * (num_buffers - num_level_buffers) + 7) // 8 * 8
+    try:
+        j = 0
+        for streams in (*level_buffers, *value_buffers):
+            for data, offsets in streams:
+                buffer = Bytes(offsets)
+                owners.append(buffer)
+                if buffer.size != 8 * (chunks + 1):
+                    raise ValueError("streams have different numbers of runs")
+                runs[k] = <const int64_t*>buffer.at
+                buffer = Bytes(data)
+                owners.append(buffer)
+                sources[k] = buffer.at
+                code = code or check_offsets(runs[k], chunks, buffer.size)
+                k += 1
+            ends[j] = k
+            j += 1
+        check(code)
+        sizes = np.empty(chunks, np.int64)
+        buffer = Bytes(sizes, True)
+        owners.append(buffer)
+        with nogil:
+            for i in range(chunks):
+                room, k = header, 0
+                too_large |= not 0 <= num_levels[i] < 1 << 16
+                for j in range(num_buffers):
+                    size = 0
+                    while k < ends[j]:
+                        size += runs[k][i + 1] - runs[k][i]
+                        k += 1
+                    too_large |= size >> (32 if large and j >= num_level_buffers else 16) != 0
+                    room += (size + 7) // 8 * 8
+                too_large |= room > limit
+                (<int64_t*>buffer.at)[i] = room
+                total += room
+        if too_large:
+            return None
+        filled = new_bytes(total)
+        buffer = Bytes(filled, True)
+        out = buffer.at
+        with nogil:
+            for i in range(chunks):
+                memset(out, 0xFE, header)
+                memcpy(out, &num_levels[i], 2)
+                at, room, k = 2, header, 0
+                for j in range(num_buffers):
+                    start = room
+                    while k < ends[j]:
+                        size = runs[k][i + 1] - runs[k][i]
+                        memcpy(out + room, sources[k] + runs[k][i], size)
+                        room += size
+                        k += 1
+                    size, width = room - start, 4 if large and j >= num_level_buffers else 2
+                    memcpy(out + at, &size, width)
+                    at += width
+                    memset(out + room, 0xFE, -size & 7)
+                    room += -size & 7
+                out += room
+    finally:
+        free(sources)
+    return filled, sizes

@@ -1,6 +1,7 @@
 """Check of the content of index files: a deep check reads every page of the kinds that this library knows.
 
-Indexes that contain each row, such as BTREE and BITMAP, are also compared with the live rows of the table.
+Indexes that contain each row, such as BTREE, BITMAP and vector indexes, are also compared with the live rows of the
+table.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from lancetable.index.expressions import CoveredRows
 from lancetable.index.queries import IsNull, Range
 from lancetable.index.row_sets import RowSet
 from lancetable.index.segments import IndexSegment, index_segments
+from lancetable.index.vector_segments import is_vector_segment
 from lancetable.ops.maintain.fsck.report import Finding, findings_of
+from lancetable.ops.maintain.fsck.vector_indexes import check_vector_segment
 from lancetable.table.row_counts import deleted_offsets
 from lancetable.table.version import TableVersion
 
@@ -44,6 +47,9 @@ class IndexCheck:
 def _read(segment: IndexSegment) -> None:
     """Read all pages; compare the rows of the segment with those of the table, if it contains each row."""
     assert segment.kind is not None
+    if is_vector_segment(segment) and {*segment.files.metadata.fields} <= segment.files.version.schema.by_id.keys():
+        check_vector_segment(segment, _live_rows(segment))
+        return
     segment.open().prewarm()
     column, details = "", segment.files.details
     queries = (IsNull(column), Range(column))

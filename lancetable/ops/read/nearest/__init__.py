@@ -1,4 +1,4 @@
-"""Exact nearest-neighbour search: arguments, plans, execution, results and descriptions."""
+"""Nearest-neighbour search: arguments, plans, execution, results and descriptions."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.format.schema import Field, Schema
 from lancetable.index.distances import Metric, Vectors
+from lancetable.index.vector.probes import ProbeOptions
 from lancetable.ops.read.projection import field_at
 from lancetable.ops.read.scan_plan import Filter
 
@@ -52,8 +53,11 @@ class NearestQuery:
 
     `vectors` are the query vectors (queries, dim) in the type of the column. With `is_batch`, each one is a search;
     otherwise, they are the vectors of one search. `k` is None if the limit of the scan determines it. `lower`
-    (inclusive) and `upper` (exclusive) limit the distances. `among` is a filter of the rows to search, in addition to
-    the filter of the scan.
+    (inclusive) and `upper` (exclusive) limit the distances. `probes`, `refine_factor` and `ef` are options of searches
+    in an index: the partitions, the multiple of k of which the true distances are computed, and the size of searches of
+    graphs. `parallelism` is the number of partitions of an index that are searched at the same time: -1 for the size of
+    the thread pool, 0 for the automatic choice. `among` is a filter of the rows to search, in addition to the filter of
+    the scan.
     """
 
     column: str
@@ -64,6 +68,10 @@ class NearestQuery:
     lower: float | None
     upper: float | None
     use_index: bool
+    probes: ProbeOptions = field(default_factory=ProbeOptions)
+    refine_factor: int | None = None
+    ef: int | None = None
+    parallelism: int = 0
     among: Filter | None = None
 
 
@@ -143,6 +151,10 @@ def nearest_query(
         lower=lower,
         upper=upper,
         use_index=bool(use_index),
+        probes=ProbeOptions.of_arguments(nprobes, minimum_nprobes, maximum_nprobes, search_effort),
+        refine_factor=refine_factor,
+        ef=ef,
+        parallelism=0 if query_parallelism is None else operator.index(query_parallelism),
     )
 
 
@@ -229,7 +241,7 @@ def _check_tuning(
     approx_mode: str,
     search_effort: float | None,
 ) -> None:
-    """Check the options of vector indexes, which have no effect on an exact search."""
+    """Check the options of vector indexes."""
     for name, value, least in (
         ("nprobes", nprobes, 1),
         ("minimum_nprobes", minimum_nprobes, 1),

@@ -1,6 +1,6 @@
-"""Exact nearest-neighbour searches: the result of a `NearestPlan` as a table, as record batches, or as a number.
+"""Nearest-neighbour searches: the result of a `NearestPlan` as a table, as record batches, or as a number.
 
-    search (search.py)  ─> rows, distances ─ filter, order, limit ─> addresses ─> columns of these rows
+    search (indexed_search.py)  ─> rows, distances ─ filter, order, limit ─> addresses ─> columns of these rows
 
 The filter of the result is evaluated on the rows that were found (a postfilter). Their columns are read by address.
 """
@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lancetable.ops.read.nearest.indexed_search import find_rows
 from lancetable.ops.read.nearest.plan import COMPUTED, DISTANCE, QUERY_INDEX, NearestPlan
-from lancetable.ops.read.nearest.search import FoundRows, search
+from lancetable.ops.read.nearest.search import FoundRows
 from lancetable.ops.read.order_by import sort_indices
 from lancetable.ops.read.projection import Projection, concat_tables, stored_projection
 from lancetable.ops.read.scan import FETCHED_ROWS, to_batches
@@ -40,13 +41,13 @@ def nearest_batches(version: TableVersion, plan: NearestPlan) -> Iterator[pa.Rec
 def count_nearest(version: TableVersion, plan: NearestPlan) -> int:
     """Return the number of rows in the result. Reads the vectors and the columns of the filter."""
     with ScanRun(version, plan.search) as run:
-        return len(_Result(run.version, plan.result, search(run, plan)).rows())
+        return len(_Result(run.version, plan.result, find_rows(run, plan)).rows())
 
 
 def _tables(version: TableVersion, plan: NearestPlan, batch_rows: int | None) -> Iterator[pa.Table]:
     """Yield the result: one table, or tables of a multiple of `batch_rows` rows if the result is streamed."""
     with ScanRun(version, plan.search) as run:
-        result = _Result(run.version, plan.result, search(run, plan))
+        result = _Result(run.version, plan.result, find_rows(run, plan))
         rows = result.rows()
         step = len(rows) if batch_rows is None else max(batch_rows, FETCHED_ROWS // batch_rows * batch_rows)
         for start in range(0, len(rows), step or 1):

@@ -52,7 +52,7 @@ def concat_rows(parts: Sequence[FoundRows]) -> FoundRows:
     return FoundRows(*map(np.concatenate, zip(*parts)))
 
 
-_NO_ROWS = FoundRows(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.uint64), np.empty(0, np.uint64))
+NO_ROWS = FoundRows(np.empty(0, np.int32), np.empty(0, np.float32), np.empty(0, np.uint64), np.empty(0, np.uint64))
 
 
 def search(run: ScanRun, plan: NearestPlan) -> FoundRows:
@@ -63,7 +63,7 @@ def search(run: ScanRun, plan: NearestPlan) -> FoundRows:
     if len(numbers) < queries.count:
         # A query without a distance finds no rows.
         if not query.is_batch or not len(numbers):
-            return _NO_ROWS
+            return NO_ROWS
         queries = prepare(plan.metric, query.vectors[numbers])
     nearest = NearestRows(plan.k, queries.count if query.is_batch else 1)
     read = partial(_search_group, run, query, queries, nearest)
@@ -82,7 +82,7 @@ class NearestRows:
 
     def __init__(self, k: int, num_queries: int) -> None:
         self._k, self._num_queries = k, num_queries
-        self._nearest = _NO_ROWS
+        self._nearest = NO_ROWS
         self._added: list[FoundRows] = []
         self._num_added = 0
         self.limits = np.full(num_queries, np.inf, np.float32)
@@ -133,9 +133,9 @@ def _search_group(
     """Return the rows of a group that can be among the nearest ones."""
     table = run.read(group)
     if table is None:
-        return _NO_ROWS
+        return NO_ROWS
     row_ids, addresses = (table.column(name).to_numpy() for name in ("_rowid", "_rowaddr"))
-    parts = [_NO_ROWS]
+    parts = [NO_ROWS]
     start = 0
     for chunk in table.column(0).chunks:
         block = vector_block(chunk)
