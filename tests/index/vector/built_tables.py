@@ -31,7 +31,7 @@ def table_of(vectors: Any, first_id: int = 0) -> pa.Table:
 
 
 def exact_rows(vectors: Any, query: Any, metric: str, k: int = 10) -> set[int]:
-    """Return the positions of the nearest vectors."""
+    """Return the positions of the nearest vectors, and of all others of the k-th distance."""
     if metric == "hamming":
         distances = np.unpackbits(vectors ^ query, axis=1).sum(axis=1)
     else:
@@ -41,7 +41,7 @@ def exact_rows(vectors: Any, query: Any, metric: str, k: int = 10) -> set[int]:
         else:
             lengths = np.linalg.norm(values, axis=1) if metric == "cosine" else 1
             distances = -(values @ one) / lengths
-    return set(np.argsort(distances, kind="stable")[:k].tolist())
+    return set(np.flatnonzero(distances <= np.sort(distances)[k - 1]).tolist())
 
 
 def recall(uri: str, vectors: Any, queries: Any, metric: str, library: Any = lance, **options: Any) -> float:

@@ -38,7 +38,8 @@ def compare(path: Path, kind: str, metric: str, dtype: str = "float32", options:
         lance.write_dataset(table_of(vectors), uri, max_rows_per_file=700, **write)
         build(library, uri, kind, metric, **(options or {}))
         refine = {"refine_factor": 5} if "PQ" in kind else {}
-        recalls[library] = recall(uri, vectors, queries, metric, nprobes=3, **refine)
+        nprobes = 4 if metric == "hamming" else 3  # partitions of bits differ much between builds
+        recalls[library] = recall(uri, vectors, queries, metric, nprobes=nprobes, **refine)
     # Few rows and queries: the partitions of two builds differ by chance.
     assert recalls[lancetable] >= recalls[lance] - 0.04
 
