@@ -19,7 +19,7 @@ click_testing = pytest.importorskip("click.testing")
 pytest.importorskip("rich")
 
 from lancetable.cli.commands import cli  # noqa: E402  # after the check that click is installed
-from tests.index.vector.built_tables import clustered, table_of  # noqa: E402
+from tests.index.vector.built_tables import clustered, table_of  # noqa: E402  # likewise
 
 
 def invoke(*arguments: str, code: int = 0) -> Any:

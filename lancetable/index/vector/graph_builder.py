@@ -123,7 +123,7 @@ def _build_compiled(
                 step(first, last, 0, 1)
                 continue
             for _ in thread_pool.in_order(partial(_run_part, step, first, last, parts), range(parts)):
-                pass
+                pass  # wait for all parts, which return nothing
         first = last
     return build.links, build.counts
 

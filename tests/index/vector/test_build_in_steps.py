@@ -254,7 +254,7 @@ def test_a_search_of_own_vectors_validates_an_index(tmp_path: Path) -> None:
     dataset.delete("id >= 0")
     dataset.insert(table_of(clustered(50, 9)))
     with pytest.raises(InvalidInputError, match="failed sanity check"):
-        validate_vector_index(_Stale(dataset), "v")  # type: ignore[arg-type]
+        validate_vector_index(_Stale(dataset), "v")  # type: ignore[arg-type]  # has the methods that are used
 
 
 class _Stale:

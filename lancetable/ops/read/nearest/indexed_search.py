@@ -98,7 +98,7 @@ def _candidates(run: ScanRun, plan: NearestPlan, indexed: IndexedPart) -> FoundR
 
             ahead = None if threads == thread_pool.size() else lambda: threads - 1
             for _ in thread_pool.in_order(run, range(num_groups), ahead):
-                pass
+                pass  # wait for all parts, which return nothing
 
         searched = IndexSearch(indexed.segments, query.vectors[numbers], options, allowed, for_each)
         rows = searched.run()
