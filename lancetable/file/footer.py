@@ -157,14 +157,14 @@ class ColumnPages:
         file.limits.check("metadata_entries", len(message.pages), file.path, f"pages of column {index}")
         self._message = message
         self._messages = [(number, page) for number, page in enumerate(message.pages) if page.length]
-        encodings = [message.encoding, *(page.encoding for _, page in self._messages)]
+        encodings = [message.encoding, *[page.encoding for _, page in self._messages]]
         indirect = [encoding.indirect for encoding in encodings if encoding.HasField("indirect")]
         if indirect:
             file.check_indirect(indirect)
         self.encoding = file.encoding_bytes(message.encoding)
         self._pages: list[Page | None] = [None] * len(self._messages)
         # The first row of each page, then num_rows.
-        self.start_list = list(accumulate((page.length for _, page in self._messages), initial=0))
+        self.start_list = list(accumulate([page.length for _, page in self._messages], initial=0))
         self.num_rows = self.start_list[-1]
         file.limits.check("file_rows", self.num_rows, file.path, f"rows in column {index}")
 
@@ -420,7 +420,8 @@ class FileTail(NamedTuple):
 
     def between(self, start: int, end: int) -> memoryview:
         """Return the bytes of a range, which must be within the tail."""
-        return self.data[start - self.start : end - self.start]
+        first = self.size_bytes - len(self.data)
+        return self.data[start - first : end - first]
 
     def corrupt(
         self, what: str, expected: object = None, found: object = None, offset: int | None = None

@@ -33,6 +33,7 @@ from lancetable.file.footer import (
 )
 from lancetable.file.io_scheduler import (
     MAPPED,
+    PARALLEL_BYTES,
     InMemory,
     RangeSource,
     ReadPlan,
@@ -234,7 +235,9 @@ def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[
         checked = _check_rows(meta, rows)
         readers = _readers(store, path, meta, fields, columns)
         source, max_gap = _source(store, meta) if len(checked) else (store, 0)
-        plans.append(_read_fields(readers, checked, max_gap, parallel=len(selections) == 1 and thread_pool.can_share()))
+        # A smaller file has no two columns that are worth a thread.
+        parallel = len(selections) == 1 and meta.size_bytes >= 2 * PARALLEL_BYTES and thread_pool.can_share()
+        plans.append(_read_fields(readers, checked, max_gap, parallel=parallel))
         sources.append(source)
     return run_each(plans, sources, [selection.path for selection in selections])
 
@@ -364,18 +367,18 @@ def _open_readers(meta: FileMetadata, fields: Sequence[Field], columns: Mapping[
     key = tuple(map(id, fields))
     entry = cache.readers.get(key)
     if entry is None:
-        group_fields = family_of(meta.version, meta.path).group_fields
-        groups = () if group_fields is None else group_fields(meta, fields, columns)
+        family = family_of(meta.version, meta.path)
+        groups = () if family.group_fields is None else family.group_fields(meta, fields, columns)
         grouped = {position for group in groups for position in group.positions}
         positions = [position for position in range(len(fields)) if position not in grouped]
-        others = [_open_reader(meta, fields[position], columns) for position in positions]
+        others = [_open_reader(family, meta, fields[position], columns) for position in positions]
         entry = cache.readers[key] = (fields, _Readers(len(fields), groups, positions, others))
     readers: _Readers = entry[1]
     return readers
 
 
-def _open_reader(meta: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
-    reader = family_of(meta.version, meta.path).open_field(meta, field, columns)
+def _open_reader(family: Family, meta: FileMetadata, field: Field, columns: Mapping[int, int]) -> ColumnReader:
+    reader = family.open_field(meta, field, columns)
     if reader.num_rows != meta.num_rows:
         raise meta.corrupt(f"field {field.name!r} has the wrong number of rows", meta.num_rows, reader.num_rows)
     return reader

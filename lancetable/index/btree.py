@@ -73,26 +73,25 @@ class BTreeIndex(OpenIndex):
 
     def __init__(self, files: SegmentFiles) -> None:
         lookup, self._data = files.open(_LOOKUP_FILE), files.open(_DATA_FILE)
+        self._lookup, self._is_numbered = lookup, False
         if lookup.text(_PARTITIONED_KEY) == "true":
             raise UnsupportedFeatureError(
                 f"{lookup.path}: BTREE indexes with pages in several files are not supported; create the index again",
                 feature="range-partitioned BTREE indexes",
                 path=lookup.path,
             )
-        self._path, self._is_legacy, self._least_rows = lookup.path, lookup.metadata.version.is_legacy, 0
+        self._is_legacy, self._least_rows = lookup.metadata.version.is_legacy, 0
         self.page_rows = lookup.number(_PAGE_ROWS_KEY, _DEFAULT_PAGE_ROWS)
-        bounds_and_counts = lookup.read_arrays(["min", "max", "null_count", "page_idx"])
+        bounds_and_counts = lookup.read_arrays(["min", "max", "null_count"])
         self.stored_type = lookup.column_type("min")  # pylance also stores dictionaries
-        self._minimum, self._maximum, null_counts, numbers = map(plain_values, bounds_and_counts)
+        self._minimum, self._maximum, null_counts = map(plain_values, bounds_and_counts)
         self.data_type, self.num_pages = self._minimum.type, len(self._minimum)
         if not 0 < self.page_rows <= _MAX_PAGE_ROWS:
             raise self._corrupt("invalid page size")
         if not is_ordered(self.data_type) or self._maximum.type != self.data_type:
             raise self._corrupt("invalid types of bounds")
-        if not _is_numbers(numbers, pa.uint32()) or not _is_numbers(null_counts, pa.uint32()):
-            raise self._corrupt("invalid numbers or null counts of pages")
-        if not np.array_equal(numbers.to_numpy(), np.arange(self.num_pages)):
-            raise self._corrupt("pages are not numbered consecutively")
+        if not _is_numbers(null_counts, pa.uint32()):
+            raise self._corrupt("invalid null counts of pages")
         self._null_counts: Int64 = null_counts.to_numpy().astype(np.int64)
         self._num_nulls = int(self._null_counts.sum())
         if self._is_legacy and (self._num_nulls or self._minimum.null_count):
@@ -138,10 +137,22 @@ class BTreeIndex(OpenIndex):
         self._least_rows = int(num_rows.sum())
 
     def _corrupt(self, what: str) -> CorruptFileError:
-        return CorruptFileError(f"{what} in a BTREE index", path=self._path)
+        return CorruptFileError(f"{what} in a BTREE index", path=self._lookup.path)
 
-    def _check_data(self) -> None:
-        """Check the number of rows of the file of pages. It is not read before a search needs it."""
+    def _check_numbers(self) -> None:
+        """Check that the numbers of pages ascend by 1.
+
+        Pages whose values are read are compared with their bounds. Only pages of which rows alone are read need this.
+        """
+        if self._is_numbered:
+            return
+        numbers = plain_values(*self._lookup.read_arrays(["page_idx"]))
+        if not _is_numbers(numbers, pa.uint32()) or not np.array_equal(numbers.to_numpy(), np.arange(self.num_pages)):
+            raise self._corrupt("pages are not numbered consecutively")
+        self._is_numbered = True
+
+    def _checked_num_rows(self) -> int:
+        """Return the number of rows of the file of pages, which is not opened before a search needs it."""
         num_rows, path = self._data.num_rows, self._data.path
         if -(-num_rows // self.page_rows) != self.num_pages:
             what, expected = "wrong number of rows in a BTREE index", f"{self.num_pages} pages of {self.page_rows}"
@@ -150,6 +161,7 @@ class BTreeIndex(OpenIndex):
             raise CorruptFileError("wrong number of nulls in a BTREE index", num_rows, self._num_nulls, path=path)
         if num_rows < self._least_rows:
             raise CorruptFileError("rows are missing in a BTREE index", self._least_rows, num_rows, path=path)
+        return num_rows
 
     # ------------------------------------------------------------------------------------------------------ searches
 
@@ -173,7 +185,7 @@ class BTreeIndex(OpenIndex):
     def _select(self, ranges: KeyRanges) -> Iterator[U64Array]:
         """Yield the rows in ranges of keys."""
         if self._first == self.num_pages:
-            self._check_data()
+            self._checked_num_rows()
             return
         # Pages that overlap each range, and those of them that are within it.
         starts = self._first + ranges.starts_in(self._highs)
@@ -215,9 +227,11 @@ class BTreeIndex(OpenIndex):
 
     def _read(self, numbers: list[int], *, with_values: bool) -> Iterator[tuple[int, _Page]]:
         """Read pages together."""
-        self._check_data()
+        num_rows = self._checked_num_rows()
+        if not with_values:
+            self._check_numbers()
         firsts = np.array(numbers) * self.page_rows
-        rows: Any = range(int(firsts[0]), min(int(firsts[-1]) + self.page_rows, self._data.num_rows))
+        rows: Any = range(int(firsts[0]), min(int(firsts[-1]) + self.page_rows, num_rows))
         if numbers[-1] - numbers[0] >= len(numbers):  # not consecutive
             _, rows = expand(firsts, np.minimum(firsts + self.page_rows, rows.stop))
         columns = self._read_columns(["ids", "values"] if with_values else ["ids"], rows)
@@ -267,6 +281,7 @@ class BTreeIndex(OpenIndex):
 
     def prewarm(self) -> None:
         """Read all pages into the cache."""
+        self._check_numbers()
         for _ in self._pages(range(self.num_pages), with_values=True):
             pass
         self._nulls()
@@ -275,11 +290,12 @@ class BTreeIndex(OpenIndex):
 
     def sorted_rows(self) -> Run:
         """Yield all values and rows in order."""
-        self._check_data()
+        self._check_numbers()
+        num_rows = self._checked_num_rows()
         step = max(1, _ROWS_PER_BLOCK // self.page_rows) * self.page_rows
         last: Keys | None = None
-        for start in range(0, self._data.num_rows, step):
-            rows = range(start, min(start + step, self._data.num_rows))
+        for start in range(0, num_rows, step):
+            rows = range(start, min(start + step, num_rows))
             values, ids = self._read_columns(["values", "ids"], rows)
             keys = self._keys(values, min(max(self._num_nulls - start, 0), len(rows)))
             if last is not None and any_less(keys[:1], last):

@@ -88,7 +88,7 @@ class IndexFileReader:
 
     def column_type(self, name: str) -> pa.DataType:
         """Return the type of a column. Raises CorruptFileError if it does not exist."""
-        return self._field(name).data_type
+        return self._field(self.metadata, name).data_type
 
     def text(self, key: str) -> str | None:
         """Return an entry of the file's schema metadata, or None."""
@@ -114,7 +114,8 @@ class IndexFileReader:
         start, end = buffers[number]
         metadata.limits.check("metadata_bytes", end - start, self.path, "bytes of a global buffer")
         note_read(end - start)
-        return store_of(self.store).read(self.path, start, end)
+        content = metadata.content
+        return store_of(self.store).read(self.path, start, end) if content is None else content[start:end]
 
     def read(self, names: Sequence[str], rows: Rows | None = None) -> pa.Table:
         """Read columns, for some rows in ascending order or for all.
@@ -129,13 +130,13 @@ class IndexFileReader:
 
     def _read(self, names: Sequence[str], rows: Rows | None) -> list[pa.Array | pa.ChunkedArray]:
         metadata, columns = self._open()
-        fields = [self._field(name) for name in names]
+        fields = [self._field(metadata, name) for name in names]
         arrays = read_columns(store_of(self.store), self.path, metadata, fields, columns, rows)
         note_read(sum(array.nbytes for array in arrays))
         return arrays
 
-    def _field(self, name: str) -> Field:
-        field = self.metadata.schema.field(name)
+    def _field(self, metadata: FileMetadata, name: str) -> Field:
+        field = metadata.schema.field(name)
         if field is None:
             raise CorruptFileError(f"an index file lacks column {name!r}", path=self.path)
         return field

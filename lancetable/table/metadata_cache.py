@@ -71,7 +71,12 @@ class TableCache:
 
         The key is the identity of `source`. The entry references `source`, so that the identity is not reused.
         """
-        return self.get_or_compute((kind, id(source)), lambda: (source, make()), lambda entry: size_bytes(entry[1]))[1]
+        key = (kind, id(source))
+        entry: tuple[object, T] | None = self.get(key)
+        if entry is None:
+            entry = (source, make())
+            self.put(key, entry, size_bytes(entry[1]))
+        return entry[1]
 
     def clear(self) -> None:
         """Remove all entries."""

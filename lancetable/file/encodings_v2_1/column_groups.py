@@ -10,6 +10,7 @@ same layout and type. Columns of other forms are read one by one (field_readers.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -49,10 +50,13 @@ def group_fields(file: FileMetadata, fields: Sequence[Field], columns: Mapping[i
     """Return groups of fields that can be read together; the other fields are in none of them."""
     if len(fields) < _MIN_COLUMNS or not 0 < file.num_rows <= _MAX_ROWS:
         return []
+    counts = Counter([field.logical_type for field in fields])
     members: dict[tuple[bytes, str], list[_Member]] = {}
     for position, field in enumerate(fields):
         index, logical_type = columns.get(field.id), field.logical_type
-        page = None if index is None or field.children or logical_type == "struct" else file.single_page(index)
+        if index is None or field.children or logical_type == "struct" or counts[logical_type] < _MIN_COLUMNS:
+            continue
+        page = file.single_page(index)
         if page is None or page.length != file.num_rows or len(page.buffers) != 4:
             continue
         if page.buffers[3] <= _MAX_PAGE_BYTES:

@@ -221,7 +221,10 @@ class LeafColumn:
             else:
                 rows = positions(Blocks(rows, size))
         parts = split_rows(self._pages, rows)
-        if len(parts) == 1 or isinstance(rows, range):
+        if len(parts) == 1:
+            number, part = parts[0]
+            return [(yield from self._read_page(self._pages.page(number), part, max_gap))]
+        if isinstance(rows, range):
             plans = [self._read_page(self._pages.page(number), part, max_gap) for number, part in parts]
             return (yield from gather(plans))
         # Share a large number of rows among the threads.

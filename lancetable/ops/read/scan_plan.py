@@ -194,16 +194,21 @@ def plan_scan(version: TableVersion, options: ScanOptions, computed: pa.Schema =
     )
     if predicate is None:
         return plan
-    filtered = _with_filter(version, plan, predicate, options, computed)
     index = _plan_indexes(version, predicate, options)
-    if index is None:
-        return filtered
-    refined = plan if index.refine is None else _with_filter(version, plan, index.refine, options, computed)
-    return replace(filtered, index=index, refined=refined, only_indexed=bool(options.fast_search))
+    refined = None
+    if index is not None:
+        refined = plan if index.refine is None else _with_filter(version, plan, index.refine, options, computed)
+    return _with_filter(version, plan, predicate, options, computed, index, refined)
 
 
 def _with_filter(
-    version: TableVersion, plan: ScanPlan, predicate: expr.Expr, options: ScanOptions, computed: pa.Schema
+    version: TableVersion,
+    plan: ScanPlan,
+    predicate: expr.Expr,
+    options: ScanOptions,
+    computed: pa.Schema,
+    index: IndexPlan | None = None,
+    refined: ScanPlan | None = None,
 ) -> ScanPlan:
     """Return a plan with a filter. Early-materialized columns are read together with the filter columns."""
     columns, virtual = _filter_columns(version, predicate, _BLOB_HANDLING[options.blob_handling], computed)
@@ -215,6 +220,9 @@ def _with_filter(
         filter_virtual=virtual,
         use_stats=options.use_stats is not False,
         shared=tuple(_index_of(field, columns) for field in plan.projection.columns),
+        index=index,
+        refined=refined,
+        only_indexed=index is not None and bool(options.fast_search),
     )
 
 

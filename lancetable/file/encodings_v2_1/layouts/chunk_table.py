@@ -67,8 +67,8 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
     word = np.dtype("<u4" if large else "<u2")
     if len(data) == 0 or len(data) % word.itemsize:
         raise CorruptFileError("chunk table has the wrong size", f"a multiple of {word.itemsize}", len(data))
-    words = np.frombuffer(data, word).astype(np.int64)
-    starts = offsets_of_sizes(((words >> 4) + 1) << 3)
+    words = np.frombuffer(data, word)
+    starts = offsets_of_sizes(((words >> 4) + 1) << 3)  # the size of a chunk fits a word
     size = where.end - where.start
     if int(starts[-1]) != size:
         raise CorruptFileError("wrong size of the chunk buffer", int(starts[-1]), size)
