@@ -228,7 +228,7 @@ class IndicesBuilder:
         ivf, pq
             Partitions and codebook.
         dest_uri
-            Path or URI of the file, which is replaced.
+            Path or URI of the file, which is replaced. The storage options are those of the dataset.
         fragments
             The fragments; all by default.
         partition_ds_uri
@@ -283,7 +283,7 @@ class IndicesBuilder:
 
         name = f"{shuffle_output_root_filename or 'sorted'}_0.lance"
         paths = _paths(unsorted_filenames, dir_path)
-        sort_codes(paths, ivf.num_partitions, *_paths([name], dir_path))
+        sort_codes(self.dataset.table_version, paths, ivf.num_partitions, *_paths([name], dir_path))
         return [name]
 
     def load_shuffled_vectors(

@@ -76,25 +76,26 @@ def trained_index(version: TableVersion, target: IndexTarget, fragment_ids: Sequ
 
 
 def write_codes(version: TableVersion, target: IndexTarget, fragment_ids: Sequence[int], path: str) -> None:
-    """Write the partitions and codes of the rows of fragments to a file."""
+    """Write the partitions and codes of the rows of fragments to a file, with the storage options of the table."""
     trained = trained_index(version, target, fragment_ids)
     row_ids = stores_row_ids(version, target.kind)
     values = ColumnValues(version, target.field, fragment_ids, row_ids=row_ids)
     encoder = VectorEncoder(trained, BuildSettings.of_options(target.options).metric)
     schema = _schema(trained.quantizer.code_type, Coverage(tuple(fragment_ids), version.version))
-    with LanceFileWriter(path, schema) as writer:
+    with LanceFileWriter(path, schema, storage_options=version.storage_options) as writer:
         for encoded in encoder.encode_all(values):
             writer.write_batch(_batch(encoded, schema))
 
 
-def sort_codes(paths: Sequence[str], num_partitions: int, path: str) -> None:
-    """Write the rows of files to one file, sorted by partition.
+def sort_codes(version: TableVersion, paths: Sequence[str], num_partitions: int, path: str) -> None:
+    """Write the rows of files to one file, sorted by partition. See `write_codes`.
 
     Raises InvalidInputError if two files cover the same fragment, and CorruptFileError if a file is invalid.
     """
-    files = [_CodeFile(each) for each in paths]
+    options = version.storage_options
+    files = [_CodeFile(each, options) for each in paths]
     schema = _schema(_code_type(files), _united(files))
-    with PartitionBuffers(num_partitions) as buffers, LanceFileWriter(path, schema) as writer:
+    with PartitionBuffers(num_partitions) as buffers, LanceFileWriter(path, schema, storage_options=options) as writer:
         _gather(files, buffers)
         for number in np.flatnonzero(buffers.lengths).tolist():
             rows, codes = buffers.partition(number)
@@ -106,7 +107,7 @@ def load_codes(version: TableVersion, target: IndexTarget, paths: Sequence[str])
 
     Raises InvalidInputError if two files cover the same fragment, and CorruptFileError if a file is invalid.
     """
-    files = [_CodeFile(path) for path in paths]
+    files = [_CodeFile(path, version.storage_options) for path in paths]
     coverage, trained = _united(files), trained_index(version, target, [])
     settings = BuildSettings.of_options(target.options)
     if _code_type(files) != trained.quantizer.code_type:
@@ -126,8 +127,8 @@ def load_codes(version: TableVersion, target: IndexTarget, paths: Sequence[str])
 class _CodeFile:
     """An opened file with the coverage and the codes of rows."""
 
-    def __init__(self, path: str) -> None:
-        self.path, self._reader = path, LanceFileReader(path)
+    def __init__(self, path: str, storage_options: Mapping[str, str] | None) -> None:
+        self.path, self._reader = path, LanceFileReader(path, storage_options=storage_options)
         schema = self._reader.metadata().schema
         self.coverage = Coverage.parse(schema.metadata, path)
         names = (_ROW, _PARTITION, _CODE)

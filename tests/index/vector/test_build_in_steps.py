@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import lance
 import numpy as np
@@ -15,6 +16,7 @@ from lance.indices import IvfModel as TheirIvfModel
 from lance.indices import PqModel as TheirPqModel
 
 import lancetable
+from integration.servers.moto_locked import Moto
 from lancetable.dataset import VectorIndexReader
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError
 from lancetable.file import LanceFileReader
@@ -37,6 +39,18 @@ def make(path: Path, **options: Any) -> lancetable.LanceDataset:
 def models(builder: Any, metric: str = "l2", num_bits: int = 8) -> tuple[Any, Any]:
     ivf = builder.train_ivf(5, distance_type=metric, sample_rate=16)
     return ivf, builder.train_pq(ivf, 4, sample_rate=2, num_bits=num_bits)
+
+
+def test_files_of_steps_are_stored_with_the_options_of_the_table(s3: Moto) -> None:
+    uri = f"s3://lab/{uuid4()}"
+    table = table_of(clustered(ROWS, 1))
+    dataset = lancetable.write_dataset(table, f"{uri}/t.lance", storage_options=s3.options)
+    builder = IndicesBuilder(dataset, "v")
+    ivf, pq = models(builder)
+    builder.transform_vectors(ivf, pq, f"{uri}/codes/0")
+    names = builder.shuffle_transformed_vectors(["0"], f"{uri}/codes", ivf)
+    builder.load_shuffled_vectors(names, f"{uri}/codes", ivf, pq)
+    assert dataset.stats.index_stats("v_idx")["num_indexed_rows"] == ROWS
 
 
 @pytest.mark.parametrize("metric", ["l2", "cosine", "dot"])

@@ -691,6 +691,30 @@ def test_an_index_determines_metric_and_fragments_as_in_pylance(
         assert_close(found, expected)
 
 
+@pytest.mark.parametrize("fast_search", [True, False])
+@pytest.mark.parametrize("prefilter", [True, False])
+def test_a_fast_search_leaves_out_rows_without_an_entry_in_the_indexes_of_its_filter(
+    tmp_path: Path, fast_search: bool, prefilter: bool
+) -> None:
+    uri, rng = str(tmp_path / "t"), np.random.default_rng(5)
+
+    def rows(start: int) -> pa.Table:
+        vectors = vectors_of(rng.normal(size=(INDEXED_ROWS, DIM)), pa.float32())
+        ids = np.arange(start, start + INDEXED_ROWS)
+        return pa.table({"id": ids, "key": ids % 5, "v": vectors})
+
+    dataset = lance.write_dataset(rows(0), uri)
+    dataset.create_scalar_index("key", "BTREE")
+    dataset = lance.write_dataset(rows(INDEXED_ROWS), uri, mode="append")
+    dataset.create_index("v", "IVF_FLAT", num_partitions=2)
+    lance.write_dataset(rows(2 * INDEXED_ROWS), uri, mode="append")
+    nearest = {"column": "v", "q": np.ones(DIM), "k": 3 * INDEXED_ROWS, "nprobes": 2}
+    options = {"filter": "key = 2", "prefilter": prefilter, "fast_search": fast_search}
+    expected, found = both(uri, columns=["id"], nearest=nearest, **options)
+    assert_close(found, expected)
+    assert len(found) == INDEXED_ROWS // 5 * (3 - fast_search * (1 + prefilter))
+
+
 def test_the_plan_names_the_index(indexed: str) -> None:
     ours = lancetable.dataset(indexed)
     nearest = {"column": "v", "q": [1] * DIM}

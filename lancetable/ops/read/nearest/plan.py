@@ -123,6 +123,7 @@ def plan_nearest(version: TableVersion, options: ScanOptions) -> NearestPlan:
         index_segments=None,
         scan_stats_callback=None,
     )
+    only_indexed = bool(options.fast_search and options.prefilter)
     computed = COMPUTED if query.is_batch else COMPUTED.remove(0)
     return NearestPlan(
         query=query,
@@ -132,7 +133,7 @@ def plan_nearest(version: TableVersion, options: ScanOptions) -> NearestPlan:
         search=plan_scan(version, searched),
         result=plan_scan(version, found, computed),
         index=index,
-        indexed=_indexed_part(version, searched, column, query, index, ids, k),
+        indexed=_indexed_part(version, searched, column, query, index, ids, k, only_indexed=only_indexed),
         is_empty=bool(options.fast_search) and index is None,
     )
 
@@ -159,8 +160,13 @@ def _indexed_part(
     index: VectorIndex | None,
     ids: Sequence[int],
     k: int,
+    *,
+    only_indexed: bool,
 ) -> IndexedPart | None:
-    """Return the use of an index, None if it has no segment to search. `searched` is the scan of the other rows."""
+    """Return the use of an index, None if it has no segment to search. `searched` is the scan of the other rows.
+
+    With `only_indexed`, rows that the scalar indexes of the filter do not cover are left out too.
+    """
     wanted = set(ids)
     segments = () if index is None else tuple(each for each in index.segments if each.fragments & wanted)
     if not segments:
@@ -169,9 +175,8 @@ def _indexed_part(
     allowed = None
     if searched.filter is not None or searched.row_ranges or not covered <= wanted:
         restricted = [fragment_id for fragment_id in ids if fragment_id in covered]
-        allowed = plan_scan(
-            version, replace(searched, columns=[], fragments=restricted, with_row_id=False, scan_stats_callback=None)
-        )
+        options = replace(searched, columns=[], fragments=restricted, with_row_id=False, scan_stats_callback=None)
+        allowed = plan_scan(version, replace(options, fast_search=only_indexed))
     reranks = query.refine_factor is not None or searched.fragments is None or len(searched.fragments) > 0
     factor = _MULTIVECTOR_FACTOR if column.is_multi else query.refine_factor or 1
     vectors = projection_of(version, [query.column]) if reranks else None
