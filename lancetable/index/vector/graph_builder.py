@@ -145,15 +145,15 @@ def _build(
     def distances(node: int, others: Any) -> list[float]:
         values = vectors[others]
         if dot:
-            return (1 - values @ vectors[node]).tolist()  # type: ignore[no-any-return]
-        return ((values - vectors[node]) ** 2).sum(axis=1).tolist()  # type: ignore[no-any-return]
+            return (1 - values @ vectors[node]).tolist()  # type: ignore[no-any-return]  # untyped
+        return ((values - vectors[node]) ** 2).sum(axis=1).tolist()  # type: ignore[no-any-return]  # untyped
 
     def row(node: int, level: int) -> int:
         return int(upper[node]) + level - 1 if level else node
 
     def neighbors(node: int, level: int) -> list[tuple[float, int]]:
         at, upper_level = row(node, level), int(level > 0)
-        return links[upper_level][at][: counts[upper_level][at]].tolist()  # type: ignore[no-any-return]
+        return links[upper_level][at][: counts[upper_level][at]].tolist()  # type: ignore[no-any-return]  # untyped
 
     def search(node: int, start: list[tuple[float, int]], size: int, level: int) -> list[tuple[float, int]]:
         visited = {node, *(other for _, other in start)}

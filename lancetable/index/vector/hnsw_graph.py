@@ -82,7 +82,7 @@ class Graph:
         if native is None:
             return _nearby(lowest, scan, query, start, ef, allowed, lower, upper)
         mask = None if allowed is None else allowed.view(np.uint8)
-        return native.search_graph(  # type: ignore[no-any-return]
+        return native.search_graph(  # type: ignore[no-any-return]  # compiled
             *scan.native_arguments(query), lowest.starts, lowest.neighbors, start, mask, lower, upper, ef
         )
 

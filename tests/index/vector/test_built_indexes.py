@@ -76,7 +76,7 @@ def test_pylance_searches_every_storage_version(tmp_path: Path, kind: str, versi
 def codes_of(uri: str) -> dict[int, tuple[int, bytes]]:
     """Return partition and code of each row of an index."""
     (segment,) = index_segments(lancetable.dataset(uri).table_version)
-    content, found = segment.open().content, {}  # type: ignore[attr-defined]
+    content, found = segment.open().content, {}  # type: ignore[attr-defined]  # of an open vector index
     for number in range(content.num_partitions):
         part = content.read_partition(number)
         codes = content.quantizer.of_prepared(part.codes)
