@@ -185,6 +185,9 @@ class Family:
     group_fields
         `group_fields(file, fields, columns)` returns readers of those fields that are read together. None if all fields
         are read one by one.
+    take_fields
+        `take_fields(readers, rows, max_gap)` plans reading a few rows of several fields in common steps. None if each
+        reader reads its rows.
     writers
         `writers(schema, options, blobs)` returns a writer for each top-level field. None for 0.1, whose pages are not
         grouped by column; file/legacy_writer.py writes those files.
@@ -197,3 +200,4 @@ class Family:
     writers: Callable[[Schema, PageOptions, BlobSink], list[ColumnWriter]] | None = None
     has_no_nulls: Callable[[ColumnPages], bool] | None = None
     group_fields: Callable[[FileMetadata, Sequence[Field], Mapping[int, int]], Sequence[GroupReader]] | None = None
+    take_fields: Callable[[Sequence[Any], Rows, int], ReadPlan[list[list[pa.Array]]]] | None = None

@@ -66,14 +66,20 @@ def _family_v2_0() -> Family:
 
 @cache
 def _family_v2_1(version: FileVersion) -> Family:
-    from lancetable.file.encodings_v2_1 import column_groups, field_readers
+    from lancetable.file.encodings_v2_1 import column_groups, column_takes, field_readers
 
     def open_writers(*arguments: Any) -> list[ColumnWriter]:
         from lancetable.file.encodings_v2_1 import column_writers
 
         return column_writers.open_writers(version, *arguments)
 
-    return Family(field_readers.open_field, open_writers, field_readers.has_no_nulls, column_groups.group_fields)
+    return Family(
+        field_readers.open_field,
+        open_writers,
+        field_readers.has_no_nulls,
+        column_groups.group_fields,
+        column_takes.take_fields,
+    )
 
 
 FAMILIES: Final[dict[FileVersion, Callable[[], Family]]] = {
@@ -92,6 +98,7 @@ MAX_CACHED_FILE_BYTES: Final = 16 * 1024
 """Maximum size of a file whose bytes stay cached with its metadata."""
 
 _FEW_ROWS: Final = 48  # up to this many rows, splitting them costs more than it saves
+_MAX_TAKEN_ROWS: Final = 1024  # single rows, up to which the steps cost more than the values
 
 MAX_SELECTIONS: Final = 256
 """Maximum number of selections of fields per file whose readers are cached; the cache is cleared when it is full."""
@@ -245,6 +252,7 @@ def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[
 class _Readers(NamedTuple):
     """Readers of some fields: groups of fields that are read together, and the other fields with their positions."""
 
+    family: Family
     num_fields: int
     groups: Sequence[GroupReader]
     positions: Sequence[int]
@@ -264,8 +272,13 @@ def _read_fields(readers: _Readers, rows: Rows, max_gap: int, *, parallel: bool)
         parts = [[*reader.cuts(rows)] if reader.decodes else [rows] for reader in others]
         decodes = [True] * len(groups) + [reader.decodes for reader, cuts in zip(others, parts) for _ in cuts]
     plans: list[ReadPlan[Any]] = [group.read(rows, max_gap) for group in groups]
-    plans += [reader.read(part, max_gap) for reader, cuts in zip(others, parts) for part in cuts]
-    results = iter((yield from gather(plans, decodes)))
+    take_fields = readers.family.take_fields if len(others) > 1 else None
+    if take_fields is not None and len(rows) <= (_FEW_ROWS if isinstance(rows, range) else _MAX_TAKEN_ROWS):
+        *read, taken = yield from gather([*plans, take_fields(others, rows, max_gap)])
+        results = iter([*read, *taken])
+    else:
+        plans += [reader.read(part, max_gap) for reader, cuts in zip(others, parts) for part in cuts]
+        results = iter((yield from gather(plans, decodes)))
     found: list[list[pa.Array]] = [[]] * readers.num_fields
     for group in groups:
         for position, arrays in zip(group.positions, next(results)):
@@ -372,7 +385,7 @@ def _open_readers(meta: FileMetadata, fields: Sequence[Field], columns: Mapping[
         grouped = {position for group in groups for position in group.positions}
         positions = [position for position in range(len(fields)) if position not in grouped]
         others = [_open_reader(family, meta, fields[position], columns) for position in positions]
-        entry = cache.readers[key] = (fields, _Readers(len(fields), groups, positions, others))
+        entry = cache.readers[key] = (fields, _Readers(family, len(fields), groups, positions, others))
     readers: _Readers = entry[1]
     return readers
 

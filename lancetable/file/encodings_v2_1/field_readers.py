@@ -28,7 +28,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import ColumnReader
-from lancetable.file.encodings_v2_1.base import DecodedRows, ReadContext
+from lancetable.file.encodings_v2_1.base import DecodedRows, Ints, ReadContext
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
@@ -166,6 +166,16 @@ class LeafSlice(NamedTuple):
         return LeafSlice(num_rows, cut, self.sizes, self.values.slice(start, stop - start))
 
 
+class ColumnPart(NamedTuple):
+    """Rows of a mini-block page of a leaf column without lists."""
+
+    leaf: LeafColumn
+    page: Page
+    layout: MiniBlock
+    context: ReadContext
+    rows: Ints
+
+
 class LeafColumn:
     """Reader of a leaf column, which returns slices."""
 
@@ -238,6 +248,18 @@ class LeafColumn:
                 plans.append(self._with_page_errors(page, layout.read_together(group, self._context, max_gap)))
         return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
+    def part_of(self, rows: Ints) -> ColumnPart | None:
+        """Return the part of a page that contains `rows`, None if it cannot be read together with other columns."""
+        if self._repeat > 1:
+            return None
+        (number, within), *others = split_rows(self._pages, rows)
+        assert isinstance(within, np.ndarray)
+        page = self._pages.page(number)
+        layout = layout_of(page)
+        if others or not isinstance(layout, MiniBlock) or layout.rep_compression is not None or layout.is_indexed:
+            return None
+        return ColumnPart(self, page, layout, self._context, within)
+
     def _groups(self, parts: Sequence[tuple[int, Rows]], max_rows: int) -> list[list[tuple[Page, Any, Any]]]:
         """Group adjacent pages that can be read together: a few rows of each cost little more than those of one page.
 
@@ -253,7 +275,7 @@ class LeafColumn:
             key = None
             if isinstance(layout, MiniBlock) and not (has_dictionary and layout.dictionary is not None):
                 key = layout.row_key
-            if key is not None and key == last_key and count < max_rows and _is_adjacent(groups[-1][-1][0], page):
+            if key is not None and key == last_key and count < max_rows and is_adjacent(groups[-1][-1][0], page):
                 groups[-1].append((page, layout, within))
                 count += len(within)
             else:
@@ -267,13 +289,14 @@ class LeafColumn:
     def _with_page_errors(self, page: Page, plan: ReadPlan[DecodedRows]) -> ReadPlan[LeafSlice]:
         """Plan reading a slice from the rows that `plan` decodes; errors get file, column and page."""
         try:
-            return self._leaf_slice(page, (yield from plan))
+            return self.slice_of(page, (yield from plan))
         except pa.ArrowInvalid as error:
             raise page.corrupt(f"Arrow rejects the values: {error}") from error
         except (CorruptFileError, UnsupportedFeatureError) as error:
             page.raise_located(error)
 
-    def _leaf_slice(self, page: Page, decoded: DecodedRows) -> LeafSlice:
+    def slice_of(self, page: Page, decoded: DecodedRows) -> LeafSlice:
+        """Return the rows that were decoded from a page. Raises CorruptFileError if they do not match the schema."""
         if decoded.layers == (pb.REPDEF_NULLABLE_ITEM,) and self._field_type == pa.struct([]):
             # A struct without children has no levels, not even those of its ancestors, so nothing is null.
             bitmap, levels = None, [LayerArrays(None)] * (len(self._expected) - 1)
@@ -288,7 +311,7 @@ class LeafColumn:
         return LeafSlice(decoded.num_rows // self._repeat, levels, self._sizes, values)
 
 
-def _is_adjacent(before: Page, page: Page) -> bool:
+def is_adjacent(before: Page, page: Page) -> bool:
     """Return True if the chunks of `page` follow those of `before` at a multiple of 8 bytes, as if in one buffer."""
     if len(before.buffers) < 2 or len(page.buffers) < 2:
         return False
@@ -318,31 +341,35 @@ class FieldReader:
     """Reader of a top-level field. It reads the leaves together and assembles them."""
 
     _root: _Node
-    _leaves: Sequence[LeafColumn]
+    leaves: Sequence[LeafColumn]
     decodes: ClassVar[bool] = True
 
     @property
     def num_rows(self) -> int:
-        return self._leaves[0].num_rows
+        return self.leaves[0].num_rows
 
     def cuts(self, rows: range) -> list[range]:
         # Cut at the pages of the leaf with the fewest pages: more cuts would decode its pages in parts.
-        leaf = min(self._leaves, key=lambda leaf: len(leaf.starts))
+        leaf = min(self.leaves, key=lambda leaf: len(leaf.starts))
         parts = []
         for cut in page_cuts(leaf.starts, rows):
             # Bound the number of parts, because a page may declare any number of rows.
             step = max(_PART_ROWS, -(-len(cut) // _MAX_PARTS)) if len(cut) >= 2 * _PART_ROWS else len(cut)
-            largest_page = max([leaf.full_zip_bytes(cut.start) for leaf in self._leaves])
+            largest_page = max([leaf.full_zip_bytes(cut.start) for leaf in self.leaves])
             if largest_page >= 2 * _PART_BYTES:
                 step = min(step, -(-len(cut) // min(largest_page // _PART_BYTES, _MAX_PARTS)))
             parts += [cut[first : first + step] for first in range(0, len(cut), step)]
         return parts
 
     def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
-        if self._leaves[0].is_plain:
-            return [part.values for part in (yield from self._leaves[0].read(rows, max_gap))]
-        parts = yield from gather([leaf.read(rows, max_gap) for leaf in self._leaves])
-        aligned = align_rows(parts, len(rows), attrgetter("num_rows"), LeafSlice.slice)
+        parts = yield from gather([leaf.read(rows, max_gap) for leaf in self.leaves])
+        return self.assemble(parts, len(rows))
+
+    def assemble(self, parts: Sequence[Sequence[LeafSlice]], num_rows: int) -> list[pa.Array]:
+        """Return the arrays of the field from the slices of each leaf, which contain `num_rows` rows."""
+        if self.leaves[0].is_plain:
+            return [part.values for part in parts[0]]
+        aligned = align_rows(parts, num_rows, attrgetter("num_rows"), LeafSlice.slice)
         return [_assemble(self._root, slices, count) for count, slices in aligned]
 
 

@@ -50,7 +50,7 @@ from lancetable.file.encodings_v2_1.layouts.chunk_table import (
     parse_index,
     parse_table,
 )
-from lancetable.file.encodings_v2_1.layouts.miniblock_take import level_code, parse_chunks, take_rows
+from lancetable.file.encodings_v2_1.layouts.miniblock_take import level_code, parse_chunks, take_each, take_rows
 from lancetable.file.encodings_v2_1.levels import encode_levels
 from lancetable.file.encodings_v2_1.repdef import check_levels, layers_of, select_rows
 from lancetable.file.encodings_v2_1.shred import Shredded
@@ -125,7 +125,7 @@ class MiniBlock(PageLayout):
         # Fetch only the chunks of a range, unless it needs a repetition index that is missing.
         if isinstance(rows, range) and not everything and (self.is_indexed or not layers.num_lists):
             return (yield from self._read_range(page, context, rows))
-        (metadata,), (data,) = yield from _fetch_metadata([(page, self)], context, False, page.buffers[1:2])
+        (metadata,), (data,) = yield from _fetch_metadata([(page, self, context)], False, page.buffers[1:2])
         values, repetition, definition, _ = _decode_chunks(page, metadata, data, 0, len(metadata.table.starts))
         check_levels(repetition, definition, layers, values.length, page.length)
         if everything:
@@ -134,7 +134,7 @@ class MiniBlock(PageLayout):
 
     def _read_range(self, page: Page, context: ReadContext, rows: range) -> ReadPlan[DecodedRows]:
         layers = layers_of(self.layers)
-        (metadata,), _ = yield from _fetch_metadata([(page, self)], context, layers.num_lists > 0)
+        (metadata,), _ = yield from _fetch_metadata([(page, self, context)], layers.num_lists > 0)
         table, index = metadata.table, metadata.row_index
         if index is None:
             first = int(table.values.searchsorted(rows.start, "right")) - 1
@@ -156,7 +156,8 @@ class MiniBlock(PageLayout):
         self, parts: Sequence[tuple[Page, MiniBlock, Ints]], context: ReadContext, max_gap: int
     ) -> ReadPlan[DecodedRows]:
         """Plan reading rows of several pages with the same `row_key` as if they were one page."""
-        pages, _ = yield from _fetch_metadata([(page, layout) for page, layout, _ in parts], context, self.is_indexed)
+        owners = [(page, layout, context) for page, layout, _ in parts]
+        pages, _ = yield from _fetch_metadata(owners, self.is_indexed)
         return (yield from take_rows(pages, [rows for _, _, rows in parts], max_gap, parts[0][0].limits.page_bytes))
 
     def _check_page(self, page: Page, context: ReadContext) -> None:
@@ -220,8 +221,16 @@ def _decode_chunks(page: Page, metadata: PageMetadata, data: memoryview, first: 
     return decoded._replace(values=with_dictionary(decoded.values, metadata.items))
 
 
+def take_from_columns(
+    parts: Sequence[tuple[Page, MiniBlock, ReadContext, Ints]], max_gap: int
+) -> ReadPlan[list[DecodedRows]]:
+    """Plan reading rows of pages of several columns; see `take_each`."""
+    pages, _ = yield from _fetch_metadata([part[:3] for part in parts], False)
+    return (yield from take_each(pages, [part[3] for part in parts], max_gap, parts[0][0].limits.page_bytes))
+
+
 def _fetch_metadata(
-    pages: Sequence[tuple[Page, MiniBlock]], context: ReadContext, use_index: bool, more: Sequence[ByteRange] = ()
+    pages: Sequence[tuple[Page, MiniBlock, ReadContext]], use_index: bool, more: Sequence[ByteRange] = ()
 ) -> ReadPlan[tuple[list[PageMetadata], Sequence[memoryview]]]:
     """Plan reading the metadata of pages in one round: chunk table, index if `use_index`, and dictionary items.
 
@@ -230,7 +239,7 @@ def _fetch_metadata(
     wanted: list[ByteRange] = []
     # Decide before the fetch which parts to parse, and keep references: other plans may change the cache in between.
     states: list[tuple[PageMetadata | None, bool, bool]] = []
-    for page, layout in pages:
+    for page, layout, context in pages:
         cached = page.cached
         if isinstance(cached, PageMetadata) and cached.layout is layout:
             no_index = use_index and cached.row_index is None
@@ -246,7 +255,7 @@ def _fetch_metadata(
     buffers = (yield wanted) if wanted else ()
     replies = iter(buffers)
     known: list[PageMetadata] = []
-    for (page, layout), (cached, no_index, no_items) in zip(pages, states):
+    for (page, layout, context), (cached, no_index, no_items) in zip(pages, states):
         metadata = cached or PageMetadata(
             layout, parse_table(next(replies), page.buffers[1], layout.num_items, large=layout.has_large_chunk)
         )

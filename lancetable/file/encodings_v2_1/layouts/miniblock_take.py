@@ -100,6 +100,35 @@ def take_rows(pages: Sequence[PageMetadata], rows: Sequence[Ints], max_gap: int,
     return DecodedRows(values, None, definition, layers.kinds, len(counts))
 
 
+def take_each(
+    pages: Sequence[PageMetadata], rows: Sequence[Ints], max_gap: int, limit: int
+) -> ReadPlan[list[DecodedRows]]:
+    """Read `rows` of pages of several columns without lists, and return those of each page.
+
+    The pages are ordered by their positions, and share the number of buffers, the size of chunk words and whether they
+    have definition levels. Parameters and errors are those of `take_rows`.
+    """
+    layout = pages[0].layout
+    starts, ends, counts, value_indices = gather.locate([page.table for page in pages], rows)
+    data, positions = yield from fetch_pieces(starts, ends, max_gap)
+    num_levels, buffer_starts, sizes = parse_chunks(layout, data, positions, ends - starts)
+    if layout.def_compression is not None and (num_levels != counts).any():
+        raise CorruptFileError("levels and values of a chunk differ in number")
+    pieces = [Pieces(data, start, size, counts, value_indices) for start, size in zip(buffer_starts, sizes)]
+    found, begin = [], 0
+    for page, selected in zip(pages, rows):
+        end, layers = begin + len(selected), layers_of(page.layout.layers)
+        own = [_part(buffer, begin, end) for buffer in pieces]
+        definition = None
+        if page.layout.def_compression is not None:
+            definition = _pick_levels(page.layout.def_compression, own.pop(0), limit)
+        values = _pick_page(page, own, end - begin, limit)
+        check_levels(None, definition, layers, end - begin, None)
+        found.append(DecodedRows(values, None, definition, layers.kinds, end - begin))
+        begin = end
+    return found
+
+
 def parse_chunks(layout: MiniBlock, data: Bytes, starts: Ints, sizes: Ints) -> tuple[Ints, Ints, Ints]:
     """Parse the headers of k chunks, which may repeat.
 
@@ -183,8 +212,20 @@ def _part(pieces: Pieces, begin: int, end: int) -> Pieces:
     return Pieces(data, *[column[begin:end] for column in columns])
 
 
+def _pick_page(page: PageMetadata, buffers: Sequence[Pieces], count: int, limit: int) -> Block:
+    """Decode one value of each piece of a single page."""
+    encoding = page.layout.value_compression
+    _, stored = _chunk_encoding(page.layout)
+    block = stored.pick_chunks(buffers, limit) if buffers else encoding.decode_chunks([], np.array([count]), limit)
+    if isinstance(encoding, Fsst):
+        return encoding.convert(block)
+    return block if page.items is None else with_dictionary(block, page.items)
+
+
 def _pick(pages: Sequence[PageMetadata], ends: Sequence[int], buffers: Sequence[Pieces], limit: int) -> Block:
     """Decode one value of each piece; the values of the pages end at `ends`."""
+    if len(pages) == 1:
+        return _pick_page(pages[0], buffers, ends[0], limit)
     blocks = []
     for page, begin, end in _merge_pages(pages, ends, _chunk_encoding):
         encoding = page.layout.value_compression
