@@ -206,6 +206,13 @@ def test_chunk_headers(chunks: list[tuple[int, list[bytes]]], num_levels: int, l
 
 
 @needs_native
+@given(st.binary(min_size=4, max_size=200), st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.booleans())
+def test_chunk_bounds(words: bytes, start: int, num_values: int, large: bool) -> None:
+    data = np.frombuffer(words[: len(words) // 4 * 4], np.uint8)
+    agree(miniblock, lambda: miniblock.chunk_bounds(data, start, num_values, large=large))
+
+
+@needs_native
 @given(pieces(st.lists(st.binary(max_size=50), max_size=8)))
 def test_join_pieces(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     agree(varbin, lambda: miniblock.join_pieces(*case))

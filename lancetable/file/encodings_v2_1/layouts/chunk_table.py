@@ -17,6 +17,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError
 from lancetable.file.encodings_v2_1.base import Bytes, Ints
 from lancetable.file.io_scheduler import ReadPlan, cluster, join
+from lancetable.file.kernels.miniblock import chunk_bounds
 from lancetable.file.kernels.varbin import offsets_of_sizes
 from lancetable.store.base import ByteRange
 
@@ -64,21 +65,16 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
 
     Raises CorruptFileError if the chunks do not fill `where` or do not have `num_items` values.
     """
-    word = np.dtype("<u4" if large else "<u2")
-    if len(data) == 0 or len(data) % word.itemsize:
-        raise CorruptFileError("chunk table has the wrong size", f"a multiple of {word.itemsize}", len(data))
-    words = np.frombuffer(data, word)
-    starts = offsets_of_sizes(((words >> 4) + 1) << 3)  # the size of a chunk fits a word
-    size = where.end - where.start
-    if int(starts[-1]) != size:
-        raise CorruptFileError("wrong size of the chunk buffer", int(starts[-1]), size)
-    values = np.zeros(len(words) + 1, np.int64)
-    np.add.accumulate(np.left_shift(1, words[:-1] & 15), out=values[1:-1])
+    width = 4 if large else 2
+    if len(data) == 0 or len(data) % width:
+        raise CorruptFileError("chunk table has the wrong size", f"a multiple of {width}", len(data))
+    starts, values = chunk_bounds(np.frombuffer(data, np.uint8), where.start, num_items, large=large)
+    if int(starts[-1]) != where.end:
+        size = where.end - where.start
+        raise CorruptFileError("wrong size of the chunk buffer", int(starts[-1]) - where.start, size)
     left = num_items - int(values[-2])
     if not 0 <= left <= _MAX_VALUES:
         raise CorruptFileError("number of values in the last chunk is out of range", f"0 to {_MAX_VALUES}", left)
-    values[-1] = num_items
-    starts += where.start
     return ChunkTable(starts[:-1], starts[1:], values)
 
 

@@ -44,6 +44,25 @@ def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, b
     return None if bad else (num_levels, found, positions)
 
 
+def chunk_bounds(words, int64_t start, int64_t num_values, bint large):
+    """Return the (k + 1,) bounds of the bytes and of the values of k chunks. The last chunk has the remaining values."""
+    cdef Bytes source = Bytes(words)
+    cdef int64_t chunks = source.size // (4 if large else 2), i, word, first_value = 0
+    starts = np.empty(chunks + 1, np.int64)
+    values = np.empty(chunks + 1, np.int64)
+    cdef Bytes start_bytes = Bytes(starts, True), value_bytes = Bytes(values, True)
+    cdef int64_t* start_of = <int64_t*>start_bytes.at
+    cdef int64_t* value_of = <int64_t*>value_bytes.at
+    with nogil:
+        for i in range(chunks):
+            start_of[i], value_of[i] = start, first_value
+            word = lt_load32(source.at + 4 * i) if large else lt_load16(source.at + 2 * i)
+            start += ((word >> 4) + 1) << 3
+            first_value += (<int64_t>1) << (word & 15)
+        start_of[chunks], value_of[chunks] = start, num_values
+    return starts, values
+
+
 cdef int variable_of(
     Pieces chunks, offset_t* offsets, int64_t room, int64_t* firsts, int64_t* lengths
 ) noexcept nogil:
