@@ -11,17 +11,37 @@ import numpy as np
 
 from lancetable.file.encodings_v2_1 import stats
 from lancetable.file.encodings_v2_1.block import FixedWidth
-from lancetable.file.encodings_v2_1.choose_layout import if_smaller
-from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, power_of_two
-from lancetable.file.encodings_v2_1.compressive.bitpacking import encode_inline, inline_bytes
+from lancetable.file.encodings_v2_1.choose_layout import LeafRows, if_smaller, page_of_chunks
+from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, EncodedLayout, power_of_two
+from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking, encode_inline, inline_bytes
 from lancetable.file.encodings_v2_1.compressive.byte_stream_split import encode_byte_streams
-from lancetable.file.encodings_v2_1.compressive.flat import encode_flat
+from lancetable.file.encodings_v2_1.compressive.flat import Flat, encode_flat
 from lancetable.file.encodings_v2_1.compressive.general_compression import compress_chunks
 from lancetable.file.encodings_v2_1.compressive.rle import encode_runs
 from lancetable.file.encodings_v2_1.encoding_options import EncodingOptions
+from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems
+from lancetable.file.kernels import native
 from lancetable.file.kernels.bitpacking import BLOCK_VALUES
 
 _SAMPLE_BYTES: Final = 64 << 10
+_PLAIN_BITS: Final = frozenset({1, 8, 16, 32, 64, 128})
+
+
+def plain_page(rows: LeafRows, block: FixedWidth, items: EncodedItems | None = None) -> EncodedLayout | None:
+    """Encode a page with a single call of a compiled kernel; return None if it has lists, options or other widths.
+
+    If `items` is given, the values are indices of these items.
+    """
+    if native is None or not rows.is_plain or block.length == 0 or block.bits not in _PLAIN_BITS:
+        return None
+    definition, large = rows.shredded.definition, rows.spec.large_chunks
+    max_values, _, target = rows.limits
+    encoded = native.number_page(block.data, definition, block.bits, block.length, max_values, target, large)
+    if encoded is None:
+        return None
+    *chunks, is_packed = encoded
+    values = InlineBitpacking(block.bits) if is_packed else Flat(block.bits)
+    return page_of_chunks(rows, values, block.length, chunks, items)
 
 
 def chunk_fixed(block: FixedWidth, options: EncodingOptions, limits: ChunkLimits) -> Chunked:

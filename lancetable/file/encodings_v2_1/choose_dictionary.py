@@ -10,7 +10,7 @@ import pyarrow as pa
 from lancetable.file.encodings_v2_1 import stats
 from lancetable.file.encodings_v2_1.base import Compressive
 from lancetable.file.encodings_v2_1.block import FixedWidth, is_variable, type_bits
-from lancetable.file.encodings_v2_1.choose_chunks import chunk_fixed
+from lancetable.file.encodings_v2_1.choose_chunks import chunk_fixed, plain_page
 from lancetable.file.encodings_v2_1.choose_layout import MIN_COMPRESSED_BYTES, LeafRows, LeafSpec
 from lancetable.file.encodings_v2_1.chunks import (
     ChunkTooLarge,
@@ -57,6 +57,9 @@ def one_empty(data_type: pa.DataType) -> pa.Array:
 
 
 def _indexed_page(rows: LeafRows, indices: FixedWidth, items: EncodedItems) -> EncodedLayout:
+    page = plain_page(rows, indices, items)
+    if page is not None:
+        return page
     try:
         return rows.encode_chunks(lambda limits: chunk_fixed(indices, rows.spec.options, limits), items)
     except ChunkTooLarge as error:

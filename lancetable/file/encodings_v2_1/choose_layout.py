@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from lancetable.file.encodings_v2_1.base import Compressive
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, ChunkTooLarge, EncodedLayout, LevelsTooDense
+from lancetable.file.encodings_v2_1.compressive.bitpacking import OutOfLineBitpacking
+from lancetable.file.encodings_v2_1.compressive.flat import Flat
 from lancetable.file.encodings_v2_1.compressive.general_compression import compress_chunks
-from lancetable.file.encodings_v2_1.encoding_options import EncodingOptions
+from lancetable.file.encodings_v2_1.encoding_options import NO_OPTIONS, EncodingOptions
 from lancetable.file.encodings_v2_1.layouts.miniblock import EncodedItems, MiniBlock, chunk_limits, encode_miniblock
 from lancetable.file.encodings_v2_1.repdef import LISTS
 from lancetable.file.encodings_v2_1.shred import Leaf, Shredded
@@ -52,6 +54,11 @@ class LeafRows(NamedTuple):
     def has_levels(self) -> bool:
         """True if the page has repetition or definition levels."""
         return self.shredded.definition is not None or self.shredded.repetition is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if the page has neither lists nor options, so that a compiled kernel may encode its chunks."""
+        return self.shredded.repetition is None and self.spec.options is NO_OPTIONS
 
     @property
     def can_be_constant(self) -> bool:
@@ -128,11 +135,36 @@ class LeafRows(NamedTuple):
             return full_zip()
 
 
+def page_of_chunks(
+    rows: LeafRows, values: Compressive, num_items: int, encoded: Sequence[Any], items: EncodedItems | None = None
+) -> EncodedLayout:
+    """Return a page without lists from the results of a compiled kernel: width of the levels, chunk words and chunks."""
+    width, words, chunks = encoded
+    dictionary, num_dictionary_items = (None, 0) if items is None else (items.encoding, items.num_items)
+    large, layers = rows.spec.large_chunks, rows.shredded.layers
+    layout = _chunk_layout(values, width, layers, num_items, large, dictionary, num_dictionary_items)
+    return EncodedLayout(layout, ((words,), (chunks,), *([] if items is None else [(items.data,)])))
+
+
 @lru_cache(maxsize=256)
-def chunk_layout(values: Compressive, layers: tuple[int, ...], num_items: int, large: bool) -> MiniBlock:
-    """Return the layout of a page without levels. Cached, because columns often share a layout."""
+def _chunk_layout(
+    values: Compressive,
+    width: int,
+    layers: tuple[int, ...],
+    num_items: int,
+    large: bool,
+    dictionary: Compressive | None,
+    num_dictionary_items: int,
+) -> MiniBlock:
+    """Return the layout of a page without lists. Cached, because columns often share a layout."""
+    definition: Compressive | None = None
+    if width >= 0:
+        definition = OutOfLineBitpacking(16, Flat(width)) if width < 16 else Flat(16)
     return MiniBlock(
+        def_compression=definition,
         value_compression=values,
+        dictionary=dictionary,
+        num_dictionary_items=num_dictionary_items,
         layers=layers,
         num_buffers=values.num_buffers,
         num_items=num_items,

@@ -2,53 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from lancetable.file.encodings_v2_1 import stats
 from lancetable.file.encodings_v2_1.block import FixedWidth
-from lancetable.file.encodings_v2_1.choose_chunks import chunk_fixed
+from lancetable.file.encodings_v2_1.choose_chunks import chunk_fixed, plain_page
 from lancetable.file.encodings_v2_1.choose_dictionary import fixed_dictionary
-from lancetable.file.encodings_v2_1.choose_layout import MAX_VALUES, TARGET_BYTES, LeafRows, chunk_layout
+from lancetable.file.encodings_v2_1.choose_layout import LeafRows
 from lancetable.file.encodings_v2_1.chunks import EncodedLayout
-from lancetable.file.encodings_v2_1.compressive.bitpacking import InlineBitpacking
 from lancetable.file.encodings_v2_1.compressive.flat import Flat
-from lancetable.file.encodings_v2_1.encoding_options import NO_OPTIONS
 from lancetable.file.encodings_v2_1.layouts.constant import encode_constant
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_fixed
-from lancetable.file.kernels import native
 from lancetable.file.kernels.bitpacking import BIT_WORDS
-
-_PLAIN_BITS: Final = frozenset({1, 8, 16, 32, 64, 128})
 
 
 def encode_numbers(rows: LeafRows, block: FixedWidth) -> EncodedLayout:
     """Encode fixed-width values as a page. Raises LevelsTooDense if one page cannot store the levels."""
-    page = _constant_page(rows, block) or fixed_dictionary(rows, block) or _plain_page(rows, block)
+    page = _constant_page(rows, block) or fixed_dictionary(rows, block) or plain_page(rows, block)
     return page or rows.chunk_or_full_zip(
         block.bits // 8,
         lambda limits: chunk_fixed(block, rows.spec.options, limits),
         None if block.bits % 8 else lambda: encode_fullzip_fixed(rows.shredded, block, Flat(block.bits)),
     )
-
-
-def _plain_page(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:
-    """Encode a page with a single call of a compiled kernel; return None if it has levels, options or other widths."""
-    spec = rows.spec
-    if native is None or spec.options is not NO_OPTIONS or rows.has_levels:
-        return None
-    if block.length == 0 or block.bits not in _PLAIN_BITS:
-        return None
-    max_values, target = MAX_VALUES[spec.version], TARGET_BYTES[spec.version]
-    encoded = native.number_page(block.data, block.bits, block.length, max_values, target, spec.large_chunks)
-    if encoded is None:
-        return None
-    is_packed, words, chunks = encoded
-    values = InlineBitpacking(block.bits) if is_packed else Flat(block.bits)
-    layout = chunk_layout(values, rows.shredded.layers, block.length, spec.large_chunks)
-    return EncodedLayout(layout, ((words,), (chunks,)))
 
 
 def _constant_page(rows: LeafRows, block: FixedWidth) -> EncodedLayout | None:

@@ -18,12 +18,12 @@ from lancetable.file.encodings_v2_1.choose_dictionary import (
     all_in_dictionary,
     dictionary_if_smaller,
 )
-from lancetable.file.encodings_v2_1.choose_layout import LeafRows, LeafSpec, chunk_layout, if_smaller
+from lancetable.file.encodings_v2_1.choose_layout import LeafRows, LeafSpec, if_smaller, page_of_chunks
 from lancetable.file.encodings_v2_1.chunks import Chunked, ChunkLimits, EncodedLayout
 from lancetable.file.encodings_v2_1.compressive.fsst import compress_strings
 from lancetable.file.encodings_v2_1.compressive.general_compression import General, compress_values
 from lancetable.file.encodings_v2_1.compressive.variable import encode_variable, values_per_chunk, variable_of
-from lancetable.file.encodings_v2_1.encoding_options import NO_OPTIONS, zstd_level
+from lancetable.file.encodings_v2_1.encoding_options import zstd_level
 from lancetable.file.encodings_v2_1.layouts.constant import encode_constant
 from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_variable
 from lancetable.file.kernels import varbin
@@ -99,21 +99,17 @@ def encode_strings(rows: LeafRows, block: VariableWidth) -> EncodedLayout:
 
 
 def _plain_page(rows: LeafRows, block: VariableWidth, longest: int) -> EncodedLayout | None:
-    """Encode a page with a single call of a compiled kernel; None if it has levels, options or too long values."""
-    spec = rows.spec
-    if kernels.native is None or spec.options is not NO_OPTIONS or rows.has_levels or rows.prefers_full_zip(longest):
+    """Encode a page with a single call of a compiled kernel; None if it has lists, options or too long values."""
+    if kernels.native is None or not rows.is_plain or rows.prefers_full_zip(longest):
         return None
     limits, word = rows.limits, block.offsets.dtype.itemsize
     per_chunk = values_per_chunk(block.offsets, limits)
     if per_chunk < 2:
         return None
     max_bytes = limits.max_bytes - word  # with the padding after the bytes of a chunk
-    encoded = kernels.native.string_page(block.offsets, block.data, per_chunk, max_bytes, spec.large_chunks)
-    if encoded is None:
-        return None
-    words, chunks = encoded
-    layout = chunk_layout(variable_of(block), rows.shredded.layers, block.length, spec.large_chunks)
-    return EncodedLayout(layout, ((words,), (chunks,)))
+    definition, large = rows.shredded.definition, rows.spec.large_chunks
+    encoded = kernels.native.string_page(block.offsets, block.data, definition, per_chunk, max_bytes, large)
+    return None if encoded is None else page_of_chunks(rows, variable_of(block), block.length, encoded)
 
 
 def _tries_fsst(spec: LeafSpec, data_type: pa.DataType, content: int, longest: int) -> bool:

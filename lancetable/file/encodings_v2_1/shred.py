@@ -117,8 +117,11 @@ def shred(array: pa.Array, steps: tuple[Step, ...], *, plain_lists: bool = True)
     layers and those above null items are then declared nullable even if they have neither null nor empty lists, because
     old readers fail otherwise.
     """
-    if not steps and not array.null_count and not pa.types.is_dictionary(array.type):
-        return Shredded((pb.REPDEF_ALL_VALID_ITEM,), None, None, array, None, len(array), len(array))
+    if not steps:
+        nulls = nulls_of(array)
+        layer = pb.REPDEF_ALL_VALID_ITEM if nulls is None else pb.REPDEF_NULLABLE_ITEM
+        definition = None if nulls is None else nulls.astype(LEVEL)
+        return Shredded((layer,), None, definition, array, None, len(array), len(array))
     shredder = _Shredder(array, sum(step.kind is StepKind.LIST for step in steps))
     for step in steps:
         if step.kind is StepKind.STRUCT:

@@ -12,7 +12,7 @@ import pytest
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import LanceFileReader, LanceFileWriter
-from lancetable.file.encodings_v2_1 import choose_numbers, choose_strings
+from lancetable.file.encodings_v2_1 import choose_chunks, choose_strings
 from lancetable.file.encodings_v2_1.base import layout_of
 from lancetable.file.encodings_v2_1.compressive.general_compression import General
 from lancetable.file.encodings_v2_1.layouts import miniblock
@@ -348,6 +348,18 @@ def test_footer_has_the_file_version(tmp_path: Path) -> None:
         assert open_data_file(store, base).version is version
 
 
+def with_nulls(array: pa.Array) -> list[pa.Array]:
+    """Return the values with scattered nulls, with nulls at the end, and in structs with other nulls."""
+    rng, count = np.random.default_rng(11), len(array)
+    rows = np.arange(count)
+    some, rest, all_but_one = (
+        array.take(pa.array(rows, mask=missing))
+        for missing in (rng.random(count) < 0.1, rows > 0.7 * count, rows != count // 2)
+    )
+    structs = pa.StructArray.from_arrays([some], ["a"], mask=pa.array(rng.random(count) < 0.2))
+    return [some, some.slice(count // 3), rest, all_but_one, structs, structs.slice(count // 2)]
+
+
 @pytest.mark.skipif(not NATIVE, reason="the compiled kernels are not built or switched off")
 @pytest.mark.parametrize("version", VERSIONS)
 def test_number_pages_encoded_in_one_step_have_the_same_bytes(
@@ -361,9 +373,11 @@ def test_number_pages_encoded_in_one_step_have_the_same_bytes(
     ]
     arrays += [pa.array(rng.random(count) < 0.5)[3:] for count in (5, 9000, 100_001)]
     arrays += [pa.array(np.repeat(rng.integers(0, 999, 300), 30)), pa.array(np.arange(3000)).cast(pa.decimal128(30, 0))]
+    arrays += [array for numbers in arrays for array in with_nulls(numbers)]
+    arrays += [array.cast(pa.string()).dictionary_encode() for array in arrays if pa.types.is_int8(array.type)]
     for number, array in enumerate(arrays):
         write(tmp_path / f"one{number}", array, version)
-    monkeypatch.setattr(choose_numbers, "native", None)
+    monkeypatch.setattr(choose_chunks, "native", None)
     for number, array in enumerate(arrays):
         write(tmp_path / "other", array, version)
         assert (tmp_path / "other").read_bytes() == (tmp_path / f"one{number}").read_bytes(), (array.type, len(array))
@@ -380,9 +394,12 @@ def test_string_pages_encoded_in_one_step_have_the_same_bytes(
         texts = [rng.bytes(size).hex() for size in rng.integers(0, 5 if count > 900 else 20, count)]
         arrays += [pa.array(texts, kind).slice(count // 3) for kind in (pa.string(), pa.large_string(), pa.binary())]
         arrays.append(pa.array([b"x" * 250, *map(str.encode, texts)], pa.large_binary()))
+    arrays.append(pa.array([f"item {number}" for number in rng.integers(0, 20, 3000)]))
+    arrays += [array for texts in arrays for array in with_nulls(texts)]
     for number, array in enumerate(arrays):
         write(tmp_path / f"one{number}", array, version)
     monkeypatch.setattr(choose_strings, "_plain_page", lambda *_: None)
+    monkeypatch.setattr(choose_chunks, "native", None)
     for number, array in enumerate(arrays):
         write(tmp_path / "other", array, version)
         assert (tmp_path / "other").read_bytes() == (tmp_path / f"one{number}").read_bytes(), (array.type, len(array))

@@ -1,7 +1,65 @@
-"""Encoding of a mini-block page of values without levels in one call; see encodings_v2_1/choose_numbers.py.
+"""Encoding of a mini-block page of values without lists in one call; see encodings_v2_1/choose_layout.py.
 
-    chunk    u16 number of levels, 0 | u16 or u32 size of the values | pad to 8 | the values | pad to 8
+    chunk    u16 levels | u16 size of definition, if any | u16 or u32 size of values | pad to 8 |
+             definition | pad to 8 | values | pad to 8
 """
+
+cdef enum:
+    PLAIN_LEVELS = 16
+
+
+@cython.final
+cdef class Definition:
+    """Definition levels of a page, packed to `width` bits in each chunk; 16 is uncompressed, -1 is no levels."""
+
+    cdef Bytes source
+    cdef const uint16_t* at
+    cdef int width
+
+    def __cinit__(self, levels, int64_t count):
+        self.width = -1
+        self.at = NULL
+        if levels is not None:
+            self.source = column(levels, count, 2)
+            self.at = <const uint16_t*>self.source.at
+
+    cdef bint choose(self, int64_t count, int64_t per_chunk, bint large) noexcept nogil:
+        """Choose the width. Returns False if run lengths are smaller, or if the levels of a chunk are too large."""
+        cdef int64_t i, size, chunks = (count + per_chunk - 1) // per_chunk, runs = chunks
+        if self.at == NULL:
+            return True
+        self.width = width_of(self.at, count)
+        size = (chunks - 1) * self.size(per_chunk) + self.size(count - (chunks - 1) * per_chunk)
+        if large and self.width:
+            for i in range(1, count):
+                runs += self.at[i] != self.at[i - 1] and i & (per_chunk - 1) != 0
+            if 8 * chunks + 3 * (runs + count // 255) < min(size, 2 * count):
+                return False
+        if 2 * count <= size:
+            self.width = PLAIN_LEVELS
+        return min(count, per_chunk) < 1 << 16 and self.size(min(count, per_chunk)) < 1 << 16
+
+    cdef int64_t size(self, int64_t count) noexcept nogil:
+        """Return the size of the levels of a chunk; see `out_of_line_bytes` in compressive/bitpacking.py."""
+        cdef int64_t blocks = count // 1024, rest = count % 1024
+        if self.width < 0:
+            return 0
+        if self.width == PLAIN_LEVELS:
+            return 2 * count
+        if self.width * (1024 - rest) < (16 - self.width) * rest:
+            blocks, rest = blocks + 1, 0
+        return 128 * self.width * blocks + 2 * rest
+
+    cdef void write(self, int64_t first, int64_t count, uint8_t* out) noexcept nogil:
+        """Write the levels of a chunk; `out` is aligned."""
+        cdef int64_t size = self.size(count), end = first + count
+        if 0 < self.width < PLAIN_LEVELS:
+            while size >= 128 * self.width and first < end:
+                pack_block_at(self.at + first, end - first, self.width, <uint16_t*>out)
+                first, size, out = first + 1024, size - 128 * self.width, out + 128 * self.width
+        if size > 0:
+            memcpy(out, self.at + first, size)
+
 
 cdef int64_t fewest_runs(const word_t* values, int64_t count, int64_t enough) noexcept nogil:
     """Return the number of runs of equal values, or an estimate from a sample if that is at least twice `enough`."""
@@ -20,15 +78,31 @@ cdef int64_t fewest_runs(const word_t* values, int64_t count, int64_t enough) no
     return 1 + changes
 
 
-cdef inline int64_t chunk_frame(uint8_t* out, int64_t size, bint large) noexcept nogil:
-    """Write the header of a chunk and the padding after `size` bytes of values; return the size of the chunk."""
-    cdef int64_t room = 8 + (size + 7) // 8 * 8
+cdef inline int64_t chunk_room(Definition levels, int64_t count, int64_t size) noexcept nogil:
+    """Return the size of a chunk of `count` values of `size` bytes."""
+    return 8 + (levels.size(count) + 7) // 8 * 8 + (size + 7) // 8 * 8
+
+
+cdef inline uint8_t* chunk_frame(
+    uint8_t* out, Definition levels, int64_t first, int64_t count, int64_t size, bint large
+) noexcept nogil:
+    """Write everything in a chunk except for the `size` bytes of the values; return their address."""
+    cdef int64_t level_size = levels.size(count)
+    cdef bint has_levels = levels.width >= 0
     memset(out, 0xFE, 8)
     memset(out, 0, 2)
-    memcpy(out + 2, &size, 4 if large else 2)
+    if has_levels:
+        memcpy(out, &count, 2)
+        memcpy(out + 2, &level_size, 2)
+    memcpy(out + (4 if has_levels else 2), &size, 4 if large else 2)
+    out += 8
+    if level_size % 8:
+        memset(out + level_size // 8 * 8, 0xFE, 8)
+    levels.write(first, count, out)
+    out += (level_size + 7) // 8 * 8
     if size % 8:
-        memset(out + room - 8, 0xFE, 8)
-    return room
+        memset(out + size // 8 * 8, 0xFE, 8)
+    return out
 
 
 cdef inline void chunk_word(uint8_t* words, int64_t chunk, int64_t room, int64_t log, bint large) noexcept nogil:
@@ -38,46 +112,59 @@ cdef inline void chunk_word(uint8_t* words, int64_t chunk, int64_t room, int64_t
         (<uint16_t*>words)[chunk] = <uint16_t>((room // 8 - 1) << 4 | log)
 
 
-def number_page(values, int bits, int64_t count, int64_t max_values, int64_t target_bytes, bint large):
-    """Encode a page of numbers without levels, bit-packed or plain, whichever is smaller.
+def number_page(values, definition, int bits, int64_t count, int64_t max_values, int64_t target_bytes, bint large):
+    """Encode a page of numbers, bit-packed or plain, whichever is smaller.
 
-    Returns a flag that is True if the values are packed, the chunk words, and the chunks. Returns None if run-length
-    encoding may be smaller or the values are unaligned.
+    Returns the width of the levels as in `Definition`, the chunk words, the chunks, and a flag that is True if the
+    values are packed. Returns None if run lengths may be smaller or the values are unaligned.
     """
     if bits <= 0 or count <= 0 or (bits % 8 and bits != 1) or 16 * bits > 8 * target_bytes:
         raise ValueError(f"{count} values of {bits} bits do not fit into chunks")
-    dtype = np.dtype(f"u{bits // 8}" if bits in (16, 32, 64) else "u1")
-    numbers = np.frombuffer(values, dtype, (count * bits + 8 * dtype.itemsize - 1) // (8 * dtype.itemsize))
-    return number_chunks(numbers, bits, count, max_values, target_bytes, large) if numbers.flags.aligned else None
+    cdef Bytes source = Bytes(values)
+    cdef Definition levels = Definition(definition, count)
+    cdef int width = bits // 8 if bits in (16, 32, 64) else 1
+    if source.size < (count * bits + 7) // 8:
+        raise ValueError(f"{source.size} bytes are not {count} values of {bits} bits")
+    if <uint64_t>source.at % width:
+        return None
+    if width == 8:
+        return number_chunks(<const uint64_t*>source.at, levels, bits, count, max_values, target_bytes, large)
+    if width == 4:
+        return number_chunks(<const uint32_t*>source.at, levels, bits, count, max_values, target_bytes, large)
+    if width == 2:
+        return number_chunks(<const uint16_t*>source.at, levels, bits, count, max_values, target_bytes, large)
+    return number_chunks(<const uint8_t*>source.at, levels, bits, count, max_values, target_bytes, large)
 
 
-def number_chunks(
-    const word_t[::1] values, int bits, int64_t count, int64_t max_values, int64_t target_bytes, bint large
+cdef number_chunks(
+    const word_t* values, Definition levels, int bits, int64_t count, int64_t max_values, int64_t target_bytes,
+    bint large,
 ):
     cdef int64_t plain = (count * bits + 7) // 8, packed = plain, runs, blocks = (count + 1023) // 1024
-    cdef int64_t chunks = blocks, per_chunk = 1024, chunk_bytes = 0, i, at, size, room, total = 0, log = 0
-    cdef const uint8_t* source = <const uint8_t*>&values[0]
+    cdef int64_t chunks = blocks, per_chunk = 1024, chunk_bytes = 0, i, first, number, size, room, total = 0, log = 0
+    cdef const uint8_t* source = <const uint8_t*>values
+    cdef uint8_t* at
     sizes = np.empty(blocks, np.int64)
     cdef Bytes size_bytes = Bytes(sizes, True)
     cdef int64_t* block_sizes = <int64_t*>size_bytes.at
     if bits == 8 * sizeof(word_t) and max_values >= 1024:
         with nogil:
-            packed = block_sizes_of(&values[0], count, block_sizes)
-            runs = fewest_runs(&values[0], count, 1 + min(packed, plain) // (1 + <int64_t>sizeof(word_t)))
+            packed = block_sizes_of(values, count, block_sizes)
+            runs = fewest_runs(values, count, 1 + min(packed, plain) // (1 + <int64_t>sizeof(word_t)))
         if runs * (bits // 8 + 1) < min(packed, plain):
             return None
     cdef bint is_packed = packed < plain
-    if is_packed:
-        for i in range(chunks):
-            total += 8 + (block_sizes[i] + 7) // 8 * 8
-    else:
+    if not is_packed:
         per_chunk = 8
         while 2 * per_chunk <= max_values and 2 * per_chunk * bits <= 8 * target_bytes:
             per_chunk *= 2
         chunks = (count + per_chunk - 1) // per_chunk
         chunk_bytes = per_chunk * bits // 8
-        total = 8 * chunks + (chunks - 1) * ((chunk_bytes + 7) // 8 * 8)
-        total += (plain - (chunks - 1) * chunk_bytes + 7) // 8 * 8
+    if not levels.choose(count, per_chunk, large):
+        return None
+    for i in range(chunks):
+        size = block_sizes[i] if is_packed else min(chunk_bytes, plain - i * chunk_bytes)
+        total += chunk_room(levels, min(per_chunk, count - i * per_chunk), size)
     words = np.empty(chunks, np.uint32 if large else np.uint16)
     data = np.empty(total, np.uint8)
     cdef Bytes word = Bytes(words, True), target = Bytes(data, True)
@@ -85,67 +172,69 @@ def number_chunks(
     while 1 << (log + 1) <= per_chunk:
         log += 1
     with nogil:
-        at = 0
         for i in range(chunks):
+            first = i * per_chunk
+            number = min(per_chunk, count - first)
+            size = block_sizes[i] if is_packed else min(chunk_bytes, plain - i * chunk_bytes)
+            at = chunk_frame(out, levels, first, number, size, large)
             if is_packed:
-                size = block_sizes[i]
-            elif i + 1 < chunks:
-                size = chunk_bytes
+                pack_inline_block(values + first, number, size, <word_t*>at)
             else:
-                size = plain - at
-            room = chunk_frame(out, size, large)
-            if is_packed:
-                pack_inline_block(&values[i * 1024], count - i * 1024, size, <word_t*>(out + 8))
-            else:
-                memcpy(out + 8, source + at, size)
-                at += size
+                memcpy(at, source + i * chunk_bytes, size)
+            room = chunk_room(levels, number, size)
             chunk_word(word.at, i, room, log if i + 1 < chunks else 0, large)
             out += room
-    return is_packed, words, data
+    return levels.width, words, data, is_packed
 
 
-def string_page(const offset_t[::1] offsets, data, int64_t per_chunk, int64_t max_bytes, bint large):
-    """Encode a page of strings or binaries without levels: in each chunk, offsets from its start, and the bytes.
+def string_page(const offset_t[::1] offsets, data, definition, int64_t per_chunk, int64_t max_bytes, bint large):
+    """Encode a page of strings or binaries: in each chunk, offsets from its start, and the bytes.
 
-    `per_chunk` is the number of values of a chunk, a power of two from 2 on. Returns the chunk words and the chunks, or
-    None if the values of a chunk need more than `max_bytes`. Raises CorruptFileError for offsets outside the data.
+    `per_chunk` is the number of values of a chunk, a power of two from 2 on. Returns the width of the levels as in
+    `Definition`, the chunk words and the chunks. Returns None if the values of a chunk need more than `max_bytes`, or
+    if the levels are smaller as run lengths. Raises CorruptFileError for offsets outside the data.
     """
     cdef Bytes source = Bytes(data)
     cdef int64_t count = offsets.shape[0] - 1, width = sizeof(offset_t), log = 0, total = 0, most = 0
-    cdef int64_t chunks, i, row, first, last, size, room, shift
+    cdef int64_t chunks, i, row, first, last, size, shift, room
     if count <= 0 or per_chunk < 2 or per_chunk & (per_chunk - 1):
         raise ValueError(f"{count} values cannot be split into chunks of {per_chunk}")
     check(check_offsets(&offsets[0], count, source.size))
+    cdef Definition levels = Definition(definition, count)
+    if not levels.choose(count, per_chunk, large):
+        return None
     chunks = (count + per_chunk - 1) // per_chunk
     with nogil:
         for i in range(chunks):
             first, last = i * per_chunk, min((i + 1) * per_chunk, count)
             size = (last - first + 1) * width + (offsets[last] - offsets[first] + width - 1) // width * width
             most = max(most, size)
-            total += 8 + (size + 7) // 8 * 8
+            total += chunk_room(levels, last - first, size)
     if most > max_bytes:
         return None
     words = np.empty(chunks, np.uint32 if large else np.uint16)
     out = np.empty(total, np.uint8)
     cdef Bytes word = Bytes(words, True), target = Bytes(out, True)
-    cdef uint8_t* at = target.at
+    cdef uint8_t* start = target.at
+    cdef uint8_t* at
     cdef offset_t* table
     while 1 << (log + 1) <= per_chunk:
         log += 1
     with nogil:
         for i in range(chunks):
             first, last = i * per_chunk, min((i + 1) * per_chunk, count)
-            size = (last - first + 1) * width
-            shift = size - offsets[first]
-            room = size + (offsets[last] - offsets[first] + width - 1) // width * width
-            chunk_word(word.at, i, chunk_frame(at, room, large), log if i + 1 < chunks else 0, large)
-            memset(at + 8 + room - width, 0x48, width)  # padding after the bytes
-            table = <offset_t*>(at + 8)
+            shift = (last - first + 1) * width
+            size = shift + (offsets[last] - offsets[first] + width - 1) // width * width
+            at = chunk_frame(start, levels, first, last - first, size, large)
+            memset(at + size - width, 0x48, width)  # padding after the bytes
+            table = <offset_t*>at
             for row in range(last - first + 1):
-                table[row] = <offset_t>(offsets[first + row] + shift)
-            memcpy(at + 8 + size, source.at + offsets[first], offsets[last] - offsets[first])
-            at += 8 + (room + 7) // 8 * 8
-    return words, out
+                table[row] = <offset_t>(offsets[first + row] - offsets[first] + shift)
+            memcpy(at + shift, source.at + offsets[first], offsets[last] - offsets[first])
+            room = chunk_room(levels, last - first, size)
+            chunk_word(word.at, i, room, log if i + 1 < chunks else 0, large)
+            start += room
+    return levels.width, words, out
 
 
 def assemble_chunks(int64_t[::1] num_levels, level_buffers, value_buffers, bint large, int64_t limit):
