@@ -79,6 +79,14 @@ def contains_null(array: pa.Array) -> bool:
     return bool(array.dictionary_decode().null_count)
 
 
+def array_bytes(array: pa.Array) -> int:
+    """Return `array.nbytes`, which is slow, in a faster way for numbers without nulls."""
+    data_type = array.type
+    if array.null_count or not pa.types.is_primitive(data_type):
+        return int(array.nbytes)
+    return (len(array) * int(data_type.bit_width) + 7) // 8
+
+
 class ColumnReader(Protocol):
     """Reader of one field and its descendants."""
 
@@ -115,8 +123,7 @@ BufferPieces: TypeAlias = "Iterable[Any]"
 """One buffer of a page, as bytes-like objects. Each is written before the next is requested from the iterable."""
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedPage:
+class EncodedPage(NamedTuple):
     """Page ready to be written. `buffers` has the order in which `encoding` numbers them.
 
     `encoding` is a serialized google.protobuf.Any. `priority` is the first row of the page in the file (from 2.1 on).

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lancetable.errors import InvalidInputError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import thread_pool
-from lancetable.file.column_interfaces import ColumnWriter, EncodedPage, PageOptions, contains_null
+from lancetable.file.column_interfaces import ColumnWriter, EncodedPage, PageOptions, array_bytes, contains_null
 from lancetable.file.column_mapping import number_columns
 from lancetable.file.custom_encodings import check_fields
 from lancetable.file.extension_types import storage_array
@@ -245,7 +245,7 @@ class FileWriter(DataFileWriter):
         elif num_rows:
             self._small.append(self._copy(arrays))
             self._small_rows += num_rows
-            self._small_bytes += batch.nbytes
+            self._small_bytes += sum(map(array_bytes, arrays))
             if (
                 self._small_rows >= 2 * _SMALL_ROWS
                 or self._small_bytes >= min(self._cache_bytes, _MAX_JOINED_BYTES)

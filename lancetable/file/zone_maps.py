@@ -150,7 +150,9 @@ class StatisticsBuilder:
         if self._num_rows + self._queue_rows == 0:
             self._first.append(batch)
             self._first_rows += batch.num_rows
-            self._first_bytes += batch.nbytes
+            # The size of all buffers is an upper bound of `nbytes`, which takes much longer.
+            size = batch.get_total_buffer_size()
+            self._first_bytes += size if size < _FIRST_BYTES else batch.nbytes
             if self._first_rows >= _FIRST_ROWS or self._first_bytes >= _FIRST_BYTES:
                 self._add_first()
         else:

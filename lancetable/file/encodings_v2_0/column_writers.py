@@ -19,7 +19,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lancetable.errors import SchemaMismatchError, UnsupportedFeatureError
-from lancetable.file.column_interfaces import BlobSink, ColumnWriter, EncodedPage, PageOptions, contains_null
+from lancetable.file.column_interfaces import (
+    BlobSink,
+    ColumnWriter,
+    EncodedPage,
+    PageOptions,
+    array_bytes,
+    contains_null,
+)
 from lancetable.file.encodings_v2_0.base import BufferList, pack_any, pack_page
 from lancetable.file.encodings_v2_0.binary import nulls_of
 from lancetable.file.encodings_v2_0.blob import describe_blobs
@@ -89,7 +96,7 @@ class Queue:
     def add(self, array: pa.Array) -> None:
         """Append an array. Runs of 64 arrays are concatenated to limit their number."""
         self._arrays.append(array)
-        self.size_bytes += array.nbytes + ARRAY_OVERHEAD_BYTES
+        self.size_bytes += array_bytes(array) + ARRAY_OVERHEAD_BYTES
         self._num_single += 1
         if self._num_single == _RUN_LENGTH:
             self._num_single = 0

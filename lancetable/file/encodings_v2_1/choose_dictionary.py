@@ -112,13 +112,18 @@ def dictionary_if_smaller(
     options = rows.spec.options
     count = len(array)
     max_distinct = int(count / options.dictionary_divisor)
-    distinct = stats.count_distinct(array, max_distinct, item_bytes)
+    indexed = None
+    if stats.counts_exactly(count, item_bytes):
+        indexed = index_values(array, max_distinct)
+        distinct = None if indexed is None else len(indexed.items)
+    else:
+        distinct = stats.count_distinct(array, max_distinct, item_bytes)
     if distinct is None:
         return None
     plain_bytes = plain()
     if _dictionary_bytes(distinct, count, item_bytes) > options.dictionary_ratio * plain_bytes:
         return None
-    indexed = index_values(array, max_distinct)
+    indexed = indexed or index_values(array, max_distinct)
     if indexed is None or len(indexed.items) == 0:
         return None
     items = indexed.items

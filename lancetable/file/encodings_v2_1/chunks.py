@@ -106,7 +106,7 @@ def variable_values(array: pa.Array, missing: npt.NDArray[np.bool_] | None = Non
     offsets = offsets_of(array)
     if missing is None:
         missing = nulls_of(array)
-    if missing is not None and np.diff(offsets)[missing].any():
+    if missing is not None and ((offsets[1:] != offsets[:-1]) & missing).any():
         bitmap = pa.py_buffer(np.packbits(~missing, bitorder="little"))
         buffers = [bitmap, pa.py_buffer(np.ascontiguousarray(offsets)), array.buffers()[2]]
         kind = pa.large_binary() if offsets.dtype.itemsize == 8 else pa.binary()

@@ -57,14 +57,19 @@ def estimate_runs(values: npt.NDArray[Any]) -> int:
     return 1 + changes * len(values) // (_SAMPLE_SLICES * (_SLICE_VALUES - 1))
 
 
+def counts_exactly(count: int, value_bytes: float) -> bool:
+    """Return True if `count_distinct` counts the distinct values, which is faster than sampling for few values."""
+    return count <= _FEW_VALUES and count * value_bytes <= _FEW_BYTES
+
+
 def count_distinct(array: pa.Array, max_distinct: int, value_bytes: float) -> int | None:
     """Estimate the number of distinct values; return None if a sample shows that there are more than `max_distinct`.
 
-    Few values are counted exactly, which is faster than sampling them. Samples of large values have fewer values. If
+    Few values are counted exactly; see `counts_exactly`. Samples of large values have fewer values. If
     the first sample is inconclusive, a larger one follows.
     """
     count = len(array)
-    if count <= _FEW_VALUES and count * value_bytes <= _FEW_BYTES:
+    if counts_exactly(count, value_bytes):
         return _distinct_if_few(array, max_distinct)
     least = max(_MIN_SAMPLE_VALUES, min(_SAMPLE_VALUES, int(_SAMPLE_BYTES / (value_bytes + 1))))
     # This sample size is conclusive for nearly all columns of mostly unique values.

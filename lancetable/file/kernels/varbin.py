@@ -22,15 +22,18 @@ from lancetable.file.kernels.bitpacking import aligned
 
 MAX_INT32: Final = (1 << 31) - 1
 _BLOCK_ROWS: Final = 16 * 1024
+_INT32: Final[np.dtype[Any]] = np.dtype(np.int32)
+_INT64: Final[np.dtype[Any]] = np.dtype(np.int64)
+_LARGE: Final = frozenset({pa.large_string().id, pa.large_binary().id, pa.large_list(pa.null()).id})
 _STRINGS: Final = frozenset({pa.string().id, pa.large_string().id})
 
 Offsets = npt.NDArray[Any]  # int32 or int64
 
 _OFFSET_DTYPES: Final[dict[int, np.dtype[Any]]] = {
-    pa.string().id: np.dtype(np.int32),
-    pa.binary().id: np.dtype(np.int32),
-    pa.large_string().id: np.dtype(np.int64),
-    pa.large_binary().id: np.dtype(np.int64),
+    pa.string().id: _INT32,
+    pa.binary().id: _INT32,
+    pa.large_string().id: _INT64,
+    pa.large_binary().id: _INT64,
 }
 
 
@@ -46,9 +49,7 @@ def is_string(data_type: pa.DataType) -> bool:
 
 def offsets_of(array: pa.Array) -> npt.NDArray[Any]:
     """Return the offsets, of shape (n + 1,), of a string, binary or list array; copied only if they are unaligned."""
-    types = pa.types
-    wide = types.is_large_string(array.type) or types.is_large_binary(array.type) or types.is_large_list(array.type)
-    dtype = np.dtype("<i8" if wide else "<i4")
+    dtype = _INT64 if array.type.id in _LARGE else _INT32
     buffer = array.buffers()[1]
     if len(array) == 0 or buffer is None or buffer.size == 0:
         return np.zeros(len(array) + 1, dtype)

@@ -84,9 +84,9 @@ def encode_variable_block(block: VariableWidth) -> bytes:
     """Encode values in the block form."""
     width = block.offsets.dtype.itemsize
     first, last = int(block.offsets[0]), int(block.offsets[-1])
-    head = np.array([8 * width, (block.length + 3) * width], f"<u{width}")
-    offsets = (block.offsets - block.offsets.dtype.type(first)).astype(head.dtype)
-    return b"".join((head.tobytes(), offsets.tobytes(), memoryview(block.data).cast("B")[first:last]))
+    head = [number.to_bytes(width, "little") for number in (8 * width, (block.length + 3) * width)]
+    offsets = block.offsets - block.offsets.dtype.type(first)
+    return b"".join((*head, offsets.tobytes(), memoryview(block.data).cast("B")[first:last]))
 
 
 def encode_variable(block: VariableWidth, limits: ChunkLimits) -> Chunked:
