@@ -204,9 +204,9 @@ class FileWriter(DataFileWriter):
         self._metadata: dict[str, bytes] = dict(schema.metadata)
         self._columns = family.writers(schema, options, self.write_blob)
         encodings = [encoding for column in self._columns for encoding in column.column_encodings]
-        self._messages = [
-            file2_pb2.ColumnMetadata(encoding={"direct": {"encoding": encoding}}) for encoding in encodings
-        ]
+        self._messages = [file2_pb2.ColumnMetadata() for _ in encodings]
+        for message, encoding in zip(self._messages, encodings):
+            message.encoding.direct.encoding = encoding
         self._global_buffers: list[ByteRange] = []
         self._statistics = StatisticsBuilder(schema, zone_rows) if statistics and schema.fields else None
         self._statistics_task: Future[None] | None = None
@@ -363,7 +363,7 @@ class FileWriter(DataFileWriter):
                 while waiting and (len(waiting) > threads or not is_concurrent):
                     self._write_pages(waiting.popleft().result())
                 if is_concurrent:
-                    waiting.append(thread_pool.executor().submit(list, encode()))
+                    waiting.append(thread_pool.executor().submit(_encoded, encode))
                 else:
                     self._write_pages(encode())
             while waiting:
@@ -377,23 +377,23 @@ class FileWriter(DataFileWriter):
     def _write_pages(self, pages: Iterable[EncodedPage]) -> None:
         for page in pages:
             starts, sizes, position = [], [], self._pad()
-            small: list[Any] = []  # pieces that are written together
+            small = bytearray()  # pieces that are written together
             for pieces in page.buffers:
                 starts.append(position)
                 for piece in pieces:
-                    size = memoryview(piece).nbytes
-                    if size <= _SMALL_PIECE_BYTES:
-                        small.append(bytes(piece))
+                    view = memoryview(piece)
+                    if view.nbytes <= _SMALL_PIECE_BYTES:
+                        small += view
                     else:
-                        self._put(b"".join(small))
-                        self._put(piece)
-                        small = []
-                    position += size
+                        self._put(small)
+                        self._put(view)
+                        small = bytearray()
+                    position += view.nbytes
                 sizes.append(position - starts[-1])
-                padding = self._padding[: -position % len(self._padding)]
-                small.append(padding)
-                position += len(padding)
-            self._put(b"".join(small))
+                if padding := -position % len(self._padding):
+                    small += self._padding[:padding]
+                    position += padding
+            self._put(small)
             message = self._messages[page.column].pages.add()
             message.buffer_offsets.extend(starts)
             message.buffer_sizes.extend(sizes)
@@ -410,6 +410,10 @@ class FileWriter(DataFileWriter):
             self._out.write(self._padding[over:])
             position += len(self._padding) - over
         return position
+
+
+def _encoded(encode: Callable[[], Iterable[EncodedPage]]) -> list[EncodedPage]:
+    return list(encode())
 
 
 def _checked_alignment(alignment: int) -> int:

@@ -107,8 +107,9 @@ def from_message(message: pb.ArrayEncoding) -> ArrayEncoding:
     return ENCODINGS[case].from_proto(getattr(message, case))
 
 
+@lru_cache(maxsize=256)
 def to_message(encoding: ArrayEncoding) -> pb.ArrayEncoding:
-    """Build the message of an encoding."""
+    """Build the message of an encoding. Cached, because columns often share an encoding; callers copy the message."""
     return pb.ArrayEncoding(**{encoding.oneof_case: encoding.to_proto()})
 
 
@@ -169,8 +170,9 @@ def pack_any(message: Message) -> bytes:
     return AnyMessage(type_url=type_url, value=message.SerializeToString()).SerializeToString()
 
 
+@lru_cache(maxsize=256)
 def pack_page(encoding: ArrayEncoding) -> bytes:
-    """Serialize an encoding tree for Page.encoding.direct."""
+    """Serialize an encoding tree for Page.encoding.direct. Cached as `to_message`."""
     return pack_any(to_message(encoding))
 
 

@@ -295,7 +295,7 @@ def _stored_ends(
 
     All blocks use the same memory, which stays in the CPU cache. A block is valid until the next one is requested.
     """
-    memory = np.empty(_BLOCK_ROWS, np.int64)
+    memory = np.empty(min(_BLOCK_ROWS, max(map(len, arrays))), np.int64)
     base = 0
     for array, (start, stop) in zip(arrays, spans):
         offsets = varbin.offsets_of(array)

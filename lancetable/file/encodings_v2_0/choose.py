@@ -25,7 +25,7 @@ from lancetable.file.column_interfaces import EncodedPage
 from lancetable.file.custom_encodings import encode_custom, requested_encoding
 from lancetable.file.encodings_v2_0.base import ArrayEncoding, BufferList, pack_page
 from lancetable.file.encodings_v2_0.binary import encode_binary
-from lancetable.file.encodings_v2_0.dictionary import encode_dictionary, encode_strings, probe_strings
+from lancetable.file.encodings_v2_0.dictionary import encode_dictionary, encode_strings
 from lancetable.file.encodings_v2_0.fixed_size_list import encode_fixed_size_lists
 from lancetable.file.encodings_v2_0.flat import encode_values, value_width
 from lancetable.file.encodings_v2_0.fsst import encode_fsst
@@ -59,7 +59,7 @@ def _encode_field(field: Field, arrays: Sequence[pa.Array], buffers: BufferList)
         return encode_packed(arrays, field, buffers)
     if offset_dtype(data_type) is None:
         return _encode_array(arrays, buffers)
-    if pa.types.is_string(data_type) and probe_strings(arrays):
+    if pa.types.is_string(data_type):
         dictionary = encode_strings(arrays, buffers)
         if dictionary is not None:
             return dictionary

@@ -47,8 +47,8 @@ _RUN_LENGTH: Final = 64
 class _Writer(ColumnWriter, Protocol):
     """ColumnWriter that can be nested in a struct or list."""
 
-    def flush(self) -> Iterator[EncodedPage]:
-        """Yield pages with all queued rows; more rows may follow."""
+    def flush(self) -> Iterable[EncodedPage]:
+        """Return pages with all queued rows; more rows may follow."""
 
 
 def open_writers(schema: Schema, options: PageOptions, blobs: BlobSink) -> list[ColumnWriter]:
@@ -135,25 +135,24 @@ class LeafWriter:
     def queued_bytes(self) -> int:
         return self._queue.size_bytes
 
-    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
+    def write(self, array: pa.Array) -> Iterable[EncodedPage]:
         if not self._field.nullable and contains_null(array):
             raise null_refused(self._path)
         if len(array) == 0:
-            return
+            return ()
         self._queue.add(array if self._blobs is None else describe_blobs(array, self._blobs))
-        if self._queue.size_bytes > self._options.cache_bytes:
-            yield from self.flush()
+        return self.flush() if self._queue.size_bytes > self._options.cache_bytes else ()
 
-    def flush(self) -> Iterator[EncodedPage]:
+    def flush(self) -> Iterable[EncodedPage]:
         size = self._queue.size_bytes
         arrays = self._queue.take()
+        if not arrays:
+            return ()
         if len(arrays) > 1:
-            yield self._encode(arrays)
-        elif arrays:
-            for part in equal_parts(arrays[0], size, self._options.max_page_bytes):
-                yield self._encode([part])
+            return [self._encode(arrays)]
+        return (self._encode([part]) for part in equal_parts(arrays[0], size, self._options.max_page_bytes))
 
-    def finish(self) -> Iterator[EncodedPage]:
+    def finish(self) -> Iterable[EncodedPage]:
         return self.flush()
 
     def _encode(self, arrays: Sequence[pa.Array]) -> EncodedPage:

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.file.column_interfaces import Decoded
@@ -27,10 +26,10 @@ from lancetable.file.encodings_v2_0.nullable import Nullable
 from lancetable.file.footer import Page
 from lancetable.file.io_scheduler import ReadPlan, Slots, count_slots, gather
 from lancetable.file.kernels import native, varbin
+from lancetable.file.kernels.distinct import Indexed, index_values
 
 MIN_ROWS: Final = 100
 MAX_ITEMS: Final = 99  # other readers support only 8-bit indices, of which 0 is null
-_PROBE_ROWS: Final = 512
 _MAX_CACHED_BYTES: Final = 64 * 1024
 
 
@@ -139,35 +138,29 @@ def _check_size(page: Page, numbers: npt.NDArray[Any], items: _Items) -> None:
 # ------------------------------------------------------------------------------------------------------------ encode
 
 
-def probe_strings(arrays: Sequence[pa.Array]) -> bool:
-    """Return True if samples from the start, middle and end suggest few enough distinct values for a dictionary."""
-    rows = sum(map(len, arrays))
-    if rows < MIN_ROWS:
-        return False
-    if rows <= 3 * _PROBE_ROWS:
-        return True
-    middle = arrays[len(arrays) // 2]
-    samples = [
-        arrays[0].slice(0, _PROBE_ROWS),
-        middle.slice(len(middle) // 2, _PROBE_ROWS),
-        arrays[-1].slice(max(len(arrays[-1]) - _PROBE_ROWS, 0)),
-    ]
-    return len(pc.unique(pa.chunked_array(samples)).drop_null()) <= MAX_ITEMS
-
-
 def encode_strings(arrays: Sequence[pa.Array], buffers: BufferList) -> Dictionary | None:
-    """Encode strings as 8-bit indices, 0 for null. Returns None if there are too many distinct values."""
-    encoded_strings = pa.chunked_array(arrays).dictionary_encode().unify_dictionaries()
-    items = encoded_strings.chunk(encoded_strings.num_chunks - 1).dictionary
-    if len(items) > MAX_ITEMS:
+    """Encode strings as 8-bit indices, 0 for null. Returns None for few strings or too many distinct values."""
+    if sum(map(len, arrays)) < MIN_ROWS:
         return None
-    pieces = []
-    for chunk in encoded_strings.chunks:
-        indices = chunk.indices
-        numbers = np.asarray(indices.fill_null(-1)) if indices.null_count else np.asarray(indices)
-        pieces.append((numbers + 1).astype(np.uint8))
-    if len(items) == 0:
-        items = pa.nulls(1, items.type)
+    parts: list[Indexed] = []
+    for array in arrays:
+        indexed = index_values(array, MAX_ITEMS)
+        if indexed is None:
+            return None
+        parts.append(indexed)
+    found = parts[0] if len(parts) == 1 else index_values(pa.concat_arrays([part.items for part in parts]), MAX_ITEMS)
+    if found is None:
+        return None
+    pieces, start = [], 0
+    for array, (indices, items) in zip(arrays, parts):
+        if len(parts) > 1 and len(items):
+            indices = found.indices[start + indices]
+        numbers = (indices + 1).astype(np.uint8)
+        if array.null_count:
+            numbers[np.asarray(array.is_null())] = 0
+        pieces.append(numbers)
+        start += len(items)
+    items = found.items if len(found.items) else pa.nulls(1, arrays[0].type)
     index_encoding = Nullable(Flat(8, buffers.add(pieces)))
     return Dictionary(index_encoding, encode_binary([items], buffers), len(items))
 

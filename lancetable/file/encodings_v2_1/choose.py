@@ -16,7 +16,6 @@ earlier, in supported_types.py. Source: protos/encodings_v2_1.proto.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -57,7 +56,7 @@ class EncodedRows(NamedTuple):
     length: int
 
 
-def encode_pages(spec: LeafSpec, array: pa.Array) -> Iterator[EncodedRows]:
+def encode_pages(spec: LeafSpec, array: pa.Array) -> list[EncodedRows]:
     """Encode a leaf of a top-level array as one page, or as several if one page cannot store all levels.
 
     Raises UnsupportedFeatureError if a single row has too many levels or a value cannot be stored.
@@ -71,11 +70,9 @@ def encode_pages(spec: LeafSpec, array: pa.Array) -> Iterator[EncodedRows]:
             raise UnsupportedFeatureError(
                 "a single row has too many empty lists for a page; split the row", feature="dense levels"
             ) from None
-        yield from encode_pages(spec, array.slice(0, half))
-        yield from encode_pages(spec, array.slice(half))
-        return
-    items_per_row = math.prod(step.number for step in spec.leaf.steps if step.kind is StepKind.FIXED)
-    yield EncodedRows(page, shredded.num_rows, shredded.num_rows * items_per_row)
+        return encode_pages(spec, array.slice(0, half)) + encode_pages(spec, array.slice(half))
+    items_per_row = math.prod([step.number for step in spec.leaf.steps if step.kind is StepKind.FIXED])
+    return [EncodedRows(page, shredded.num_rows, shredded.num_rows * items_per_row)]
 
 
 def encode_values(rows: LeafRows) -> EncodedLayout:

@@ -10,7 +10,8 @@ which are encoded in parallel. The payloads of blobs are written immediately; on
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -94,27 +95,27 @@ class FieldWriter:
     def queued_bytes(self) -> int:
         return self._queue.size_bytes
 
-    def write(self, array: pa.Array) -> Iterator[EncodedPage]:
+    def write(self, array: pa.Array) -> Iterable[EncodedPage]:
         if self._is_strict:
             _refuse_nulls(self._field, array, self._field.name)
         if len(array) == 0:
-            return
+            return ()
         if self._field.is_blob:
             described = describe_blobs(array, self._blobs)
             array = pa.StructArray.from_arrays(described.flatten(), list(described.type.names), mask=array.is_null())
         self._queue.add(array)
-        if self._queue.size_bytes > self._options.cache_bytes * max(len(self._leaves), 1):
-            yield from self._flush()
+        is_full = self._queue.size_bytes > self._options.cache_bytes * max(len(self._leaves), 1)
+        return self._flush() if is_full else ()
 
-    def finish(self) -> Iterator[EncodedPage]:
+    def finish(self) -> Iterable[EncodedPage]:
         return self._flush(last=True)
 
-    def _flush(self, last: bool = False) -> Iterator[EncodedPage]:
+    def _flush(self, last: bool = False) -> Iterable[EncodedPage]:
         size = self._queue.size_bytes
         arrays = self._queue.take()
         if not arrays:
-            return
-        if last and not self._num_rows:
+            return ()
+        if last and not self._num_rows and self._field.children:
             # The file has no other pages, so structs without nulls here have none anywhere.
             self._leaves = [leaf if leaf.large_chunks else _without_null_structs(leaf, arrays) for leaf in self._leaves]
         parts: Iterable[pa.Array]
@@ -133,12 +134,10 @@ class FieldWriter:
             ]
             self._num_rows += len(part)
         if len(jobs) == 1:
-            yield from self._encode_job(jobs[0])
-            return
+            return self._encode_job(jobs[0])
         parallel = len(jobs) > 1 and size >= _PARALLEL_BYTES and self.concurrent and thread_pool.can_share()
         # The pool holds at most one more page than it has threads.
-        for pages in (thread_pool.in_order if parallel else map)(self._encode_job, jobs):
-            yield from pages
+        return itertools.chain.from_iterable((thread_pool.in_order if parallel else map)(self._encode_job, jobs))
 
     def _repeats(self, array: pa.Array, size: int, limit: int) -> bool:
         """Return True if pages of at most `limit` bytes would repeat a dictionary of considerable size."""
@@ -155,7 +154,7 @@ class FieldWriter:
             message, buffers = encode_custom(custom, job.array)
             return [EncodedPage(job.column, len(job.array), buffers, message, job.first_row)]
         try:
-            pages = list(self._encode_blobs(job) if leaf.field.is_blob else encode_pages(job.leaf, job.array))
+            pages = self._encode_blobs(job) if leaf.field.is_blob else encode_pages(job.leaf, job.array)
         except (SchemaMismatchError, UnsupportedFeatureError) as error:
             raise type(error)(f"column {leaf.path!r}: {error}", column=leaf.path) from error
         encoded = []
@@ -165,7 +164,7 @@ class FieldWriter:
             row += page.num_rows
         return encoded
 
-    def _encode_blobs(self, job: _Job) -> Iterator[EncodedRows]:
+    def _encode_blobs(self, job: _Job) -> list[EncodedRows]:
         shredded = shred(job.array, job.leaf.leaf.steps)
         described = shredded.values if self._field.is_blob else describe_blobs(shredded.values, self._blobs)
         positions = np.array(described.field(0))
@@ -181,7 +180,7 @@ class FieldWriter:
             positions[hidden] = levels << np.uint64(16)
             sizes = np.where(hidden, np.uint64(0), sizes)
         page = encode_blobs(positions, sizes, layers, job.leaf.large_chunks)
-        yield EncodedRows(page, len(job.array), len(job.array))
+        return [EncodedRows(page, len(job.array), len(job.array))]
 
 
 def _has_strict(field: Field) -> bool:
