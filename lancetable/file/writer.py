@@ -386,7 +386,7 @@ class FileWriter(DataFileWriter):
                         small += view
                     else:
                         self._put(small)
-                        self._put(view)
+                        self._out.write(piece)
                         small = bytearray()
                     position += view.nbytes
                 sizes.append(position - starts[-1])

@@ -146,7 +146,7 @@ class FragmentWriter:
             file = self.file = self.file or self._open_file()
             writer = file.writer
             room = file.max_rows - writer.num_rows
-            part = batch.slice(start, room)
+            part = batch if num_rows <= room and not start else batch.slice(start, room)
             start += len(part)
             is_full = len(part) == room
             can_use_pool = is_full and self._can_finish_on_pool()

@@ -27,8 +27,8 @@ _FULL_ZIP_BYTES: Final = 256  # values of at least this size use the full-zip la
 MIN_COMPRESSED_BYTES: Final = 4096
 _FEW_LEVELS: Final = 64
 # Target size and maximum number of values of a chunk: the largest that other readers handle well.
-TARGET_BYTES: Final = {FileVersion.V2_1: 16 << 10, FileVersion.V2_2: 32 << 10}
-MAX_VALUES: Final = {FileVersion.V2_1: 16 << 10, FileVersion.V2_2: 32 << 10}
+_CHUNK: Final = 16 << 10
+_LARGE_CHUNK: Final = 32 << 10
 
 
 class LeafSpec(NamedTuple):
@@ -79,10 +79,11 @@ class LeafRows(NamedTuple):
     @property
     def limits(self) -> ChunkLimits:
         """The limits of chunks. Raises LevelsTooDense if a chunk cannot store the levels of two values."""
-        target = TARGET_BYTES[self.spec.version]
+        large = self.spec.large_chunks
+        target = max_values = _LARGE_CHUNK if large else _CHUNK
         if self.spec.options.chunk_bytes is not None:
-            target = min(max(self.spec.options.chunk_bytes, 64), 1 << 20 if self.spec.large_chunks else 28 << 10)
-        return chunk_limits(self.shredded, self.spec.large_chunks, target, MAX_VALUES[self.spec.version])
+            target = min(max(self.spec.options.chunk_bytes, 64), 1 << 20 if large else 28 << 10)
+        return chunk_limits(self.shredded, large, target, max_values)
 
     def prefers_full_zip(self, value_bytes: int) -> bool:
         """Return True if the full-zip layout is preferred. `value_bytes` is the size of the largest value."""

@@ -104,7 +104,7 @@ def _sampled(array: pa.Array, size: int) -> tuple[int, int, int]:
 
 
 def is_constant(values: npt.NDArray[Any]) -> bool:
-    """Return True if all of at least one (n, ...) values are equal; a prefix is compared first."""
-    if (values[:_SLICE_VALUES] != values[0]).any():
+    """Return True if all of at least one (n, ...) integers are equal; the last one and a prefix are compared first."""
+    if values[-1].tobytes() != values[0].tobytes() or (values[:_SLICE_VALUES] != values[0]).any():
         return False
     return bool((values == values[0]).all())

@@ -140,7 +140,9 @@ def _coalesced(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Coalesce tiny batches, because a batch costs as much as several thousand values. Their memory must not change."""
     tiny: list[pa.RecordBatch] = []
     for batch in batches:
-        is_tiny = batch.num_rows < _TINY_ROWS and batch.nbytes < _TINY_BYTES
+        # `nbytes` takes long for many columns.
+        is_tiny = batch.num_rows < _TINY_ROWS and batch.num_rows * batch.num_columns < _TINY_BYTES
+        is_tiny = is_tiny and batch.nbytes < _TINY_BYTES
         if tiny and (not is_tiny or len(tiny) == _MAX_COALESCED or batch.schema != tiny[0].schema):
             yield from _concatenated(tiny)
             tiny = []

@@ -80,6 +80,9 @@ def conform_batches(batches: Iterable[pa.RecordBatch], schema: Schema) -> Iterat
         if has_blobs:
             schema = schema_with_prepared(table, batch.schema)
             target = schema.to_storage_arrow()
+        if not required and batch.schema.equals(target, check_metadata=True):
+            yield batch
+            continue
         if batch.schema.names == schema.names and all(
             field.type.equals(expected.type) for field, expected in zip(batch.schema, target, strict=True)
         ):

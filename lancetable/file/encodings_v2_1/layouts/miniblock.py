@@ -312,9 +312,9 @@ def chunk_limits(shredded: Shredded, large: bool, target_bytes: int, max_values:
     Raises LevelsTooDense if even two values may have more levels than a chunk can store.
     """
     max_bytes = (_LARGE_CHUNK_BYTES if large else _SMALL_CHUNK_BYTES) - _HEADER_BYTES
-    kinds = [levels for levels in (shredded.repetition, shredded.definition) if levels is not None]
-    if not kinds:
+    if shredded.repetition is None and shredded.definition is None:
         return ChunkLimits(max_values, max_bytes, target_bytes)
+    kinds = [levels for levels in (shredded.repetition, shredded.definition) if levels is not None]
     width = max(1, *[highest(levels).bit_length() for levels in kinds])
     max_levels = _MAX_LEVELS if large else min(_MAX_LEVELS, _LEVEL_BYTES * 8 // width)
     if shredded.visible is None:
