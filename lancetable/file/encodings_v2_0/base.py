@@ -65,6 +65,9 @@ class ArrayEncoding(Protocol):
     def to_proto(self) -> Any:
         """Build the message of this oneof case."""
 
+    def __hash__(self) -> int:
+        """Return the hash of an immutable value."""
+
 
 class ParsedMessage(ProtoMessage):
     """Base of the dataclasses whose name and fields are those of a message of the format."""

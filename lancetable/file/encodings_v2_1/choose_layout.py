@@ -139,7 +139,7 @@ class LeafRows(NamedTuple):
 def page_of_chunks(
     rows: LeafRows, values: Compressive, num_items: int, encoded: Sequence[Any], items: EncodedItems | None = None
 ) -> EncodedLayout:
-    """Return a page without lists from the results of a compiled kernel: width of the levels, chunk words and chunks."""
+    """Return a page from the results of a compiled kernel: the width of the levels, the chunk words and the chunks."""
     width, words, chunks = encoded
     dictionary, num_dictionary_items = (None, 0) if items is None else (items.encoding, items.num_items)
     large, layers = rows.spec.large_chunks, rows.shredded.layers

@@ -84,7 +84,7 @@ class FieldWriter:
     _is_strict: bool = dataclasses.field(init=False)
 
     def __post_init__(self) -> None:
-        self.concurrent = not any([leaf.leaf.field.is_blob for leaf in self._leaves])
+        self.concurrent = not any(leaf.leaf.field.is_blob for leaf in self._leaves)
         self._is_strict = _has_strict(self._field)
 
     @property
