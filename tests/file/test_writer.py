@@ -173,6 +173,28 @@ def test_strings_with_few_distinct_values_get_a_dictionary(
     assert ("Dictionary" in theirs) == (expected == "dictionary")
 
 
+@pytest.mark.parametrize(("distinct", "expected"), [(40, "dictionary"), (60, "binary")])
+def test_arrays_of_a_page_share_a_dictionary(distinct: int, expected: str, tmp_path: Path) -> None:
+    rng, rows, store = np.random.default_rng(4), 40_000, MemoryStore()  # arrays of this size are not concatenated
+    first = pa.array([f"v{number}" for number in rng.integers(0, distinct, rows)], mask=rng.random(rows) < 0.2)
+    second = pa.array([f"w{number}" for number in rng.integers(0, distinct, rows + 5)]).slice(5)
+    arrays = [pa.nulls(rows, pa.string()), first, second, first.slice(7)]
+    meta = write(store, [one_column(array) for array in arrays], keep_arrays=True)
+    assert arm(meta) == expected
+    assert page_rows(meta) == [4 * rows - 7]
+    assert column(store, meta).combine_chunks().equals(pa.concat_arrays(arrays))
+    (tmp_path / "f.lance").write_bytes(store.read_all("f"))
+    theirs = OracleReader(str(tmp_path / "f.lance")).read_all().to_table().column(0)
+    assert theirs.combine_chunks().equals(pa.chunked_array(arrays).combine_chunks())
+
+
+def test_null_strings_get_a_dictionary() -> None:
+    store = MemoryStore()
+    meta = write(store, [one_column(pa.nulls(200, pa.string()))])
+    assert arm(meta) == "dictionary"
+    assert column(store, meta).null_count == 200
+
+
 def test_only_small_utf8_gets_a_dictionary() -> None:
     for kind in (pa.large_string(), pa.binary(), pa.int32()):
         values = pa.array([7] * 300, pa.int32()) if kind == pa.int32() else pa.array(["a"] * 300, kind)

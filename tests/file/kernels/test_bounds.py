@@ -74,6 +74,7 @@ CALLS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Any]] = {
     "decompression": lambda a, b, c: native.decompress(DATA, a, np.zeros(0, np.uint64), np.zeros(0, np.uint8)),
     "page of strings": lambda a, b, c: native.string_page(a, DATA, None, int(b[0]), int(c[0]), False),
     "page of strings of 32 bits": lambda a, b, c: native.string_page(int32(a), DATA, DATA[:4], 2, 99, True),
+    "page of numbers": lambda a, b, c: native.number_page(DATA, a[:1], int(b[0]) % 99, 4, int(c[0]), 999, False),
     "chunks": lambda a, b, c: native.assemble_chunks(np.abs(c[:2]), [[(DATA, a)]], [[(DATA, b), (DATA, a)]], True, 999),
     "zstd": lambda a, b, c: native.pack_frames(DATA, a, b, int(c[0])),
     "lz4": lambda a, b, c: native.unpack_lz4(DATA, a, b, min(int(c[0]), 99)),

@@ -60,6 +60,23 @@ def test_both_forms_count_values_in_the_same_way(kind: pa.DataType, values: list
     assert found == [expected if expected <= most else None] * 2
 
 
+@given(st.sampled_from([pa.int64(), pa.decimal128(30)]), st.lists(st.integers(0, 40)), st.integers(1, 9))
+def test_both_forms_index_fixed_width_values_in_the_same_way(kind: pa.DataType, values: list[int], most: int) -> None:
+    array = pa.array(values, pa.int64()).cast(kind)[len(values) % 3 :]
+    found = []
+    for native in (None, kernels.native_write):
+        saved, distinct.native = distinct.native, native
+        try:
+            found.append(distinct.index_values(array, most))
+        finally:
+            distinct.native = saved
+    one, other = found
+    assert (one is None) == (other is None) == (len(array.unique()) > most)
+    if one is not None and other is not None:
+        assert (one.indices == other.indices).all()
+        assert one.items.equals(other.items)
+
+
 @pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
 def test_many_values_are_indexed_and_invalid_offsets_rejected() -> None:
     values = pa.array(np.random.default_rng(3).integers(0, 30_000, 100_000)).cast(pa.string())
