@@ -119,6 +119,13 @@ class GroupReader(Protocol):
         """Plan reading `rows` of each field; see `ColumnReader.read`."""
 
 
+class FieldTaker(Protocol):
+    """Reader of a few rows of several fields, which reads columns in common steps where it can."""
+
+    def read(self, rows: Rows, max_gap: int) -> ReadPlan[list[list[pa.Array]]]:
+        """Plan reading rows; returns the arrays of each field. See ColumnReader."""
+
+
 BufferPieces: TypeAlias = "Iterable[Any]"
 """One buffer of a page, as bytes-like objects. Each is written before the next is requested from the iterable."""
 
@@ -193,8 +200,7 @@ class Family:
         `group_fields(file, fields, columns)` returns readers of those fields that are read together. None if all fields
         are read one by one.
     take_fields
-        `take_fields(readers, rows, max_gap)` plans reading a few rows of several fields in common steps. None if each
-        reader reads its rows.
+        `take_fields(readers)` returns a reader of a few rows of several fields. None if each reader reads its rows.
     writers
         `writers(schema, options, blobs)` returns a writer for each top-level field. None for 0.1, whose pages are not
         grouped by column; file/legacy_writer.py writes those files.
@@ -207,4 +213,4 @@ class Family:
     writers: Callable[[Schema, PageOptions, BlobSink], list[ColumnWriter]] | None = None
     has_no_nulls: Callable[[ColumnPages], bool] | None = None
     group_fields: Callable[[FileMetadata, Sequence[Field], Mapping[int, int]], Sequence[GroupReader]] | None = None
-    take_fields: Callable[[Sequence[Any], Rows, int], ReadPlan[list[list[pa.Array]]]] | None = None
+    take_fields: Callable[[Sequence[Any]], FieldTaker] | None = None

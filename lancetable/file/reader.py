@@ -21,7 +21,14 @@ import pyarrow as pa
 
 from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedFeatureError
 from lancetable.file import thread_pool
-from lancetable.file.column_interfaces import ColumnReader, ColumnWriter, Family, GroupReader, contains_dictionary
+from lancetable.file.column_interfaces import (
+    ColumnReader,
+    ColumnWriter,
+    Family,
+    FieldTaker,
+    GroupReader,
+    contains_dictionary,
+)
 from lancetable.file.footer import (
     FileMetadata,
     FileTail,
@@ -78,7 +85,7 @@ def _family_v2_1(version: FileVersion) -> Family:
         open_writers,
         field_readers.has_no_nulls,
         column_groups.group_fields,
-        column_takes.take_fields,
+        column_takes.FieldTaker,
     )
 
 
@@ -250,13 +257,16 @@ def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[
 
 
 class _Readers(NamedTuple):
-    """Readers of some fields: groups of fields that are read together, and the other fields with their positions."""
+    """Readers of some fields: groups of fields that are read together, and the other fields with their positions.
 
-    family: Family
+    `taker` reads a few rows of the other fields, if these are several and the version has such a reader.
+    """
+
     num_fields: int
     groups: Sequence[GroupReader]
     positions: Sequence[int]
     others: Sequence[ColumnReader]
+    taker: FieldTaker | None
 
 
 def _read_fields(readers: _Readers, rows: Rows, max_gap: int, *, parallel: bool) -> ReadPlan[list[list[pa.Array]]]:
@@ -272,9 +282,9 @@ def _read_fields(readers: _Readers, rows: Rows, max_gap: int, *, parallel: bool)
         parts = [[*reader.cuts(rows)] if reader.decodes else [rows] for reader in others]
         decodes = [True] * len(groups) + [reader.decodes for reader, cuts in zip(others, parts) for _ in cuts]
     plans: list[ReadPlan[Any]] = [group.read(rows, max_gap) for group in groups]
-    take_fields = readers.family.take_fields if len(others) > 1 else None
-    if take_fields is not None and len(rows) <= (_FEW_ROWS if isinstance(rows, range) else _MAX_TAKEN_ROWS):
-        *read, taken = yield from gather([*plans, take_fields(others, rows, max_gap)])
+    taker = readers.taker
+    if taker is not None and len(rows) <= (_FEW_ROWS if isinstance(rows, range) else _MAX_TAKEN_ROWS):
+        *read, taken = yield from gather([*plans, taker.read(rows, max_gap)])
         results = iter([*read, *taken])
     else:
         plans += [reader.read(part, max_gap) for reader, cuts in zip(others, parts) for part in cuts]
@@ -385,7 +395,8 @@ def _open_readers(meta: FileMetadata, fields: Sequence[Field], columns: Mapping[
         grouped = {position for group in groups for position in group.positions}
         positions = [position for position in range(len(fields)) if position not in grouped]
         others = [_open_reader(family, meta, fields[position], columns) for position in positions]
-        entry = cache.readers[key] = (fields, _Readers(family, len(fields), groups, positions, others))
+        taker = family.take_fields(others) if family.take_fields is not None and len(others) > 1 else None
+        entry = cache.readers[key] = (fields, _Readers(len(fields), groups, positions, others, taker))
     readers: _Readers = entry[1]
     return readers
 

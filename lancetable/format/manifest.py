@@ -16,14 +16,14 @@ from typing import Any, ClassVar, Final, overload
 import numpy as np
 import numpy.typing as npt
 
-from lancetable.errors import CorruptFileError
+from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.format.feature_flags import STABLE_ROW_IDS, V2_FORMAT
 from lancetable.format.fragment import MAX_ROWS, Fragment
 from lancetable.format.protobuf_conversion import ProtoMessage, parse_message
 from lancetable.format.schema import Field, Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.lazy import lazy_property
-from lancetable.proto import table_pb2
+from lancetable.proto import file_pb2, table_pb2
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 # Longer lists do not cache their converted fragments, to bound the memory of a scan over all of them.
@@ -221,7 +221,11 @@ class Manifest:
 
         Raises the errors of `Schema.from_protos`, and CorruptFileError if two fields of one parent have the same name.
         """
-        schema = Schema.from_protos(self.message.fields, self.message.schema_metadata, self.path)
+        message = file_pb2.Schema(fields=self.message.fields, metadata=self.message.schema_metadata)
+        try:
+            schema = Schema.from_bytes(message.SerializeToString())
+        except (CorruptFileError, UnsupportedFeatureError):
+            schema = Schema.from_protos(message.fields, message.metadata, self.path)  # an error with the path
         self._check_names(schema.fields, "the table")
         return schema
 

@@ -13,11 +13,12 @@ and dictionaries have no child fields, so their element types have no ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from dataclasses import field as dataclass_field
+from functools import lru_cache
 from itertools import count
-from typing import Final, cast
+from typing import Any, Final, TypeVar, cast
 
 import pyarrow as pa
 
@@ -38,6 +39,10 @@ RESERVED_NAMES: Final = frozenset(
     {"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"}
 )
 MAX_DEPTH: Final = 64
+_MAX_CACHED: Final = 8  # schemas parsed from protobuf
+_MAX_DERIVED: Final = 64  # values cached with a schema
+
+T = TypeVar("T")
 
 PRIMARY_KEY: Final = "lance-schema:unenforced-primary-key"
 PRIMARY_KEY_POSITION: Final = "lance-schema:unenforced-primary-key:position"
@@ -214,6 +219,36 @@ class Schema:
             If this library does not support a logical type.
         """
         return cls(_build_tree(fields, path), dict(metadata) if metadata else {})
+
+    @classmethod
+    @lru_cache(maxsize=_MAX_CACHED)
+    def from_bytes(cls, data: bytes) -> Schema:
+        """Parse a serialized Schema message. Cached, because tables are often opened again with the same schema.
+
+        Errors are those of `from_protos`.
+        """
+        message = file_pb2.Schema.FromString(data)
+        return cls.from_protos(message.fields, message.metadata)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Schema, (self.fields, self.metadata)  # without derived values
+
+    def derive(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the value stored under `key` with the schema. If there is none, call `make` and store its result.
+
+        Values must depend only on the key and the schema. The cache is cleared when it is full.
+        """
+        value: T | None = self._derived.get(key)
+        if value is None:
+            value = make()
+            if len(self._derived) >= _MAX_DERIVED:
+                self._derived.clear()
+            self._derived[key] = value
+        return value
+
+    @lazy_property
+    def _derived(self) -> dict[Hashable, Any]:
+        return {}
 
     def to_protos(self) -> list[file_pb2.Field]:
         """Return the flat list of fields, parents first; the messages are cached and must not be modified."""

@@ -5,8 +5,8 @@
     Layout      parts    A: 0, 1 {2}      B: 5, 1 {3}        fields to read from each file
                 sources  (B, 0)  (A, 0)   (A, 1) + (B, 1)    origin of each requested column; structs are merged
 
-Layouts are cached per version. The part that depends only on the fields of the files (`LayoutTemplate`) is shared by
-all fragments whose files have the same fields.
+Layouts are cached per version. The part that depends only on the fields of the files (`LayoutTemplate`) is cached with
+the schema, and shared by all fragments whose files have the same fields.
 Source: protos/table.proto, DataFragment and DataFile; rows in several files are matched by their offset.
 """
 
@@ -158,7 +158,8 @@ class FileLayouts:
         key = tuple([(file.fields, file.column_indices) for file in fragment.files])
         fields = self._field_indices.get(key)
         if fields is None:
-            fields = self._field_indices[key] = FieldIndex(fragment.files)
+            shared = self._manifest.schema.derive(("fields of files", key), lambda: FieldIndex(fragment.files))
+            fields = self._field_indices[key] = shared
         self._of_fragments[fragment.id] = fragment, fields
         return fields
 

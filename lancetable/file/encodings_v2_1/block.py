@@ -16,8 +16,7 @@ A block is sliced and gathered in its encoded form, and becomes an Arrow array o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -122,8 +121,7 @@ def take_spans(block: Block, starts: Ints, lengths: Ints) -> Block:
     return block.take(span_indices(starts, lengths))
 
 
-@dataclass(frozen=True, slots=True)
-class FixedWidth:
+class FixedWidth(NamedTuple):
     """`length` contiguous values of `bits` bits each; values that are not whole bytes start at the lowest bit."""
 
     bits: int
@@ -190,8 +188,7 @@ class FixedWidth:
         return pa.Array.from_buffers(data_type, self.length, [validity, data])
 
 
-@dataclass(frozen=True, slots=True)
-class VariableWidth:
+class VariableWidth(NamedTuple):
     """Values of variable length: (length + 1,) checked offsets, int32 or int64, into `data`."""
 
     offsets: npt.NDArray[Any]
@@ -226,8 +223,7 @@ class VariableWidth:
         return pa.Array.from_buffers(data_type, self.length, buffers)
 
 
-@dataclass(frozen=True, slots=True)
-class Coded:
+class Coded(NamedTuple):
     """Values compressed one by one with a symbol table; they are decompressed when an array is built."""
 
     codes: VariableWidth

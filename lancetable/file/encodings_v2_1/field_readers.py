@@ -28,7 +28,7 @@ import pyarrow as pa
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import ColumnReader
-from lancetable.file.encodings_v2_1.base import DecodedRows, Ints, ReadContext
+from lancetable.file.encodings_v2_1.base import DecodedRows, ReadContext
 from lancetable.file.encodings_v2_1.layouts.constant import ConstantPage
 from lancetable.file.encodings_v2_1.layouts.fullzip import FullZip
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock
@@ -139,6 +139,10 @@ def _layer_kind(field: Field) -> int:
 # ------------------------------------------------------------------------------------------------------------ leaves
 
 
+_NULLABLE: Final = (pb.REPDEF_NULLABLE_ITEM,)
+_EMPTY_STRUCT: Final = pa.struct([])
+
+
 class LeafSlice(NamedTuple):
     """Some rows of one leaf: its values and the layers above them, from outer to inner."""
 
@@ -166,14 +170,12 @@ class LeafSlice(NamedTuple):
         return LeafSlice(num_rows, cut, self.sizes, self.values.slice(start, stop - start))
 
 
-class ColumnPart(NamedTuple):
-    """Rows of a mini-block page of a leaf column without lists."""
+class LeafPage(NamedTuple):
+    """Mini-block page of a leaf column without lists."""
 
-    leaf: LeafColumn
     page: Page
     layout: MiniBlock
     context: ReadContext
-    rows: Ints
 
 
 class LeafColumn:
@@ -248,17 +250,15 @@ class LeafColumn:
                 plans.append(self._with_page_errors(page, layout.read_together(group, self._context, max_gap)))
         return (yield from gather(plans, [True] * len(plans) if share < len(rows) else None))
 
-    def part_of(self, rows: Ints) -> ColumnPart | None:
-        """Return the part of a page that contains `rows`, None if it cannot be read together with other columns."""
-        if self._repeat > 1:
-            return None
-        (number, within), *others = split_rows(self._pages, rows)
-        assert isinstance(within, np.ndarray)
+    def takeable_page(self, number: int) -> LeafPage | None:
+        """Return a page if its rows can be taken together with those of other columns, otherwise None."""
         page = self._pages.page(number)
         layout = layout_of(page)
-        if others or not isinstance(layout, MiniBlock) or layout.rep_compression is not None or layout.is_indexed:
+        if self._repeat > 1 or not isinstance(layout, MiniBlock):
             return None
-        return ColumnPart(self, page, layout, self._context, within)
+        if layout.rep_compression is not None or layout.is_indexed:
+            return None
+        return LeafPage(page, layout, self._context)
 
     def _groups(self, parts: Sequence[tuple[int, Rows]], max_rows: int) -> list[list[tuple[Page, Any, Any]]]:
         """Group adjacent pages that can be read together: a few rows of each cost little more than those of one page.
@@ -297,7 +297,7 @@ class LeafColumn:
 
     def slice_of(self, page: Page, decoded: DecodedRows) -> LeafSlice:
         """Return the rows that were decoded from a page. Raises CorruptFileError if they do not match the schema."""
-        if decoded.layers == (pb.REPDEF_NULLABLE_ITEM,) and self._field_type == pa.struct([]):
+        if decoded.layers == _NULLABLE and self._field_type == _EMPTY_STRUCT:
             # A struct without children has no levels, not even those of its ancestors, so nothing is null.
             bitmap, levels = None, [LayerArrays(None)] * (len(self._expected) - 1)
         else:

@@ -84,9 +84,9 @@ def bits(pieces: Pieces) -> Bytes:
 
 def inline(pieces: Pieces, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """Select bit-packed values that are stored after their width; see `miniblock.unpack_inline`."""
-    data, starts, sizes, counts, _ = pieces
     if native is not None:
         return native.gather_inline(*pieces, 8 * dtype.itemsize).view(dtype)
+    data, starts, sizes, counts, _ = pieces
     return _decoded(pieces, lambda n: miniblock.unpack_inline(data, starts[n], sizes[n], counts[n], dtype))
 
 

@@ -23,20 +23,38 @@ Ints = npt.NDArray[np.int64]
 
 
 def chunk_headers(
-    data: Bytes, starts: Ints, sizes: Ints, num_level_buffers: int, num_buffers: int, large: bool
+    data: Bytes,
+    starts: Ints,
+    sizes: Ints,
+    num_level_buffers: int,
+    num_buffers: int,
+    large: bool,
+    has_levels: npt.NDArray[np.bool_] | None = None,
 ) -> tuple[Ints, Ints, Ints]:
     """Parse the headers of chunks at `starts`, of `sizes` bytes; these and the length of `data` are multiples of 8.
 
         u16 levels   u16 x level buffers   (u16 or, if large, u32) x value buffers   pad to 8   buffers, each padded
 
+    Chunks without `has_levels` have no level buffers; by default, all have them.
+
     Returns (k,) numbers of levels, (b, k) sizes of the buffers, levels first, and (b, k) positions of the buffers.
     Raises CorruptFileError unless header and buffers fill their chunk exactly.
     """
     if native is not None:
-        headers = native.chunk_headers(data, starts, sizes, num_level_buffers, num_buffers, large)
+        headers = native.chunk_headers(data, starts, sizes, num_level_buffers, num_buffers, large, has_levels)
         if headers is None:
             raise CorruptFileError("wrong size of buffers in a chunk")
         return headers
+    if has_levels is not None and num_level_buffers and not has_levels.all():
+        order = np.concatenate((np.flatnonzero(has_levels), np.flatnonzero(~has_levels)))
+        parts = []
+        for selected, kinds in ((has_levels, num_level_buffers), (~has_levels, 0)):
+            counts, lengths, places = chunk_headers(data, starts[selected], sizes[selected], kinds, num_buffers, large)
+            absent = np.zeros((num_level_buffers - kinds, len(counts)), np.int64)
+            parts.append(np.vstack((counts, absent, lengths, absent, places)))
+        num_levels, *columns = np.hstack(parts)[:, np.argsort(order)]
+        every = num_level_buffers + num_buffers
+        return num_levels, np.array(columns[:every]), np.array(columns[every:])
     width = 4 if large else 2
     first_value = 2 + 2 * num_level_buffers
     header = first_value + width * num_buffers

@@ -1,4 +1,4 @@
-"""Projections that are cached with a version, because building one costs more than reading a few rows."""
+"""Projections that are cached with a schema, because building one costs more than reading a few rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,6 @@ import pyarrow as pa
 
 from lancetable.ops.read.projection import NOT_COMPUTED, Columns, Projection, project
 from lancetable.table.version import TableVersion
-
-CACHED_PROJECTION_BYTES = 4096
-"""Approximate size of a projection."""
 
 
 def projection_of(
@@ -43,9 +40,4 @@ def projection_of(
     if columns is not None and not isinstance(columns, (list, tuple)):
         return build()
     requested = None if columns is None else tuple(columns)
-    return version.cache.get_or_derive(
-        ("projection", requested, tuple(add), blobs_as_bytes, whole_columns),
-        version.manifest,
-        build,
-        lambda _: CACHED_PROJECTION_BYTES,
-    )
+    return version.schema.derive(("projection", requested, tuple(add), blobs_as_bytes, whole_columns), build)

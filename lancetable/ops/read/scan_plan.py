@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from lancetable import expr
 from lancetable.errors import InvalidInputError, OutOfRangeError
 from lancetable.format.schema import Field, Schema
-from lancetable.ops.read.cached_projection import CACHED_PROJECTION_BYTES, projection_of
+from lancetable.ops.read.cached_projection import projection_of
 from lancetable.ops.read.order_by import ColumnOrdering
 from lancetable.ops.read.projection import (
     NOT_COMPUTED,
@@ -301,11 +301,8 @@ def _filter_columns(
     names = expr.columns_of(predicate)
     virtual = tuple(name for name in names if name in expr.VIRTUAL_COLUMNS or name in computed.names)
     stored = tuple(name for name in names if name not in virtual)
-    columns: tuple[Field, ...] = version.cache.get_or_derive(
-        ("filter columns", as_bytes, stored),
-        version.manifest,
-        lambda: read_set(version.schema, stored, blobs_as_bytes=as_bytes),
-        lambda _: CACHED_PROJECTION_BYTES,
+    columns = version.schema.derive(
+        ("filter columns", as_bytes, stored), lambda: read_set(version.schema, stored, blobs_as_bytes=as_bytes)
     )
     return columns, virtual
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -222,11 +222,21 @@ def _decode_chunks(page: Page, metadata: PageMetadata, data: memoryview, first: 
 
 
 def take_from_columns(
-    parts: Sequence[tuple[Page, MiniBlock, ReadContext, Ints]], max_gap: int
+    pages: Sequence[tuple[Page, MiniBlock, ReadContext]], rows: Sequence[Ints], max_gap: int
 ) -> ReadPlan[list[DecodedRows]]:
     """Plan reading rows of pages of several columns; see `take_each`."""
-    pages, _ = yield from _fetch_metadata([part[:3] for part in parts], False)
-    return (yield from take_each(pages, [part[3] for part in parts], max_gap, parts[0][0].limits.page_bytes))
+    known, _ = yield from _fetch_metadata(pages, False)
+    return (yield from take_each(known, rows, max_gap, pages[0][0].limits.page_bytes))
+
+
+def _complete_metadata(page: Page, layout: MiniBlock, context: ReadContext, use_index: bool) -> PageMetadata | None:
+    """Return the cached metadata of a page if no part is missing, otherwise None."""
+    cached = page.cached
+    if not isinstance(cached, PageMetadata) or cached.layout is not layout:
+        return None
+    if (use_index and cached.row_index is None) or (layout.dictionary and cached.items_type != context.data_type):
+        return None
+    return cached
 
 
 def _fetch_metadata(
@@ -236,6 +246,9 @@ def _fetch_metadata(
 
     The ranges `more` are fetched in the same round. Metadata that is small enough is cached with its page.
     """
+    complete = [_complete_metadata(page, layout, context, use_index) for page, layout, context in pages]
+    if None not in complete:
+        return cast("list[PageMetadata]", complete), ((yield more) if more else ())
     wanted: list[ByteRange] = []
     # Decide before the fetch which parts to parse, and keep references: other plans may change the cache in between.
     states: list[tuple[PageMetadata | None, bool, bool]] = []

@@ -105,23 +105,27 @@ def take_each(
 ) -> ReadPlan[list[DecodedRows]]:
     """Read `rows` of pages of several columns without lists, and return those of each page.
 
-    The pages are ordered by their positions, and share the number of buffers, the size of chunk words and whether they
-    have definition levels. Parameters and errors are those of `take_rows`.
+    The pages are ordered by their positions, and share the number of buffers and the size of chunk words. Parameters
+    and errors are those of `take_rows`.
     """
-    layout = pages[0].layout
     starts, ends, counts, value_indices = gather.locate([page.table for page in pages], rows)
     data, positions = yield from fetch_pieces(starts, ends, max_gap)
-    num_levels, buffer_starts, sizes = parse_chunks(layout, data, positions, ends - starts)
-    if layout.def_compression is not None and (num_levels != counts).any():
+    have_levels = [page.layout.def_compression is not None for page in pages]
+    has_levels = np.repeat(have_levels, [len(selected) for selected in rows])
+    layout = pages[0].layout
+    num_levels, sizes, buffer_starts = miniblock.chunk_headers(
+        data, positions, ends - starts, 1, layout.num_buffers, layout.has_large_chunk, has_levels
+    )
+    if ((num_levels != counts) & has_levels).any():
         raise CorruptFileError("levels and values of a chunk differ in number")
-    pieces = [Pieces(data, start, size, counts, value_indices) for start, size in zip(buffer_starts, sizes)]
+    levels, *pieces = [Pieces(data, start, size, counts, value_indices) for start, size in zip(buffer_starts, sizes)]
     found, begin = [], 0
     for page, selected in zip(pages, rows):
         end, layers = begin + len(selected), layers_of(page.layout.layers)
         own = [_part(buffer, begin, end) for buffer in pieces]
         definition = None
         if page.layout.def_compression is not None:
-            definition = _pick_levels(page.layout.def_compression, own.pop(0), limit)
+            definition = _pick_levels(page.layout.def_compression, _part(levels, begin, end), limit)
         values = _pick_page(page, own, end - begin, limit)
         check_levels(None, definition, layers, end - begin, None)
         found.append(DecodedRows(values, None, definition, layers.kinds, end - begin))

@@ -1,12 +1,16 @@
 """Compiled form of miniblock.py: decoding of all chunks of a page together."""
 
-def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, bint large):
-    """Return numbers of levels, sizes and positions; None if buffers do not fill their chunk."""
+def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, bint large, has_levels=None):
+    """Return numbers of levels, sizes and positions; None if buffers do not fill their chunk.
+
+    Chunks without `has_levels` have no level buffers; by default, all have them.
+    """
     cdef Bytes source = Bytes(data), first = Bytes(starts)
     cdef int64_t chunks = first.size // 8, i, at, end, header
     cdef Bytes length = column(sizes, chunks, 8)
     cdef int64_t every = num_level_buffers + num_buffers, k, size
-    cdef bint bad = False
+    cdef Bytes kinds = None if has_levels is None else column(has_levels, chunks, 1)
+    cdef bint bad = False, leveled = True
     if num_level_buffers < 0 or num_buffers < 0:
         raise ValueError("a negative number of buffers")
     num_levels = np.empty(chunks, np.int64)
@@ -17,9 +21,12 @@ def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, b
     cdef int64_t* size_of = <int64_t*>size_bytes.at
     cdef int64_t* at_of = <int64_t*>at_bytes.at
     cdef const uint8_t* cursor
-    header = (2 + 2 * num_level_buffers + (4 if large else 2) * num_buffers + 7) // 8 * 8
+    cdef const uint8_t* kind_of = NULL if kinds is None else kinds.at
     with nogil:
         for i in range(chunks):
+            leveled = kind_of == NULL or kind_of[i] != 0
+            header = 2 + (2 * num_level_buffers if leveled else 0) + (4 if large else 2) * num_buffers
+            header = (header + 7) // 8 * 8
             at = (<int64_t*>first.at)[i]
             size = (<int64_t*>length.at)[i]
             if size < header or not inside(at, size, source.size):
@@ -31,7 +38,9 @@ def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, b
             cursor += 2
             at += header
             for k in range(every):
-                if large and k >= num_level_buffers:
+                if k < num_level_buffers and not leveled:
+                    size = 0
+                elif large and k >= num_level_buffers:
                     size = lt_load32(cursor)
                     cursor += 4
                 else:
