@@ -209,13 +209,14 @@ class ColumnPages:
 class SinglePage(NamedTuple):
     """The page of a column that has one page and no other buffers.
 
-    `length` is its number of rows, `buffers` are the positions of all buffers and then their sizes, and `encoding` is
-    its serialized encoding.
+    `length` is its number of rows, `buffers` are the positions of all buffers and then their sizes. `encoding` and
+    `column_encoding` are the serialized encodings of the page and the column.
     """
 
     length: int
     buffers: tuple[int, ...]
     encoding: bytes
+    column_encoding: bytes
 
 
 class ReaderCache(NamedTuple):
@@ -334,7 +335,8 @@ class FileMetadata:
         encoding = page.encoding.direct.encoding
         if not encoding or len(page.buffer_offsets) != len(page.buffer_sizes):
             return None
-        return SinglePage(page.length, (*page.buffer_offsets, *page.buffer_sizes), encoding)
+        buffers = (*page.buffer_offsets, *page.buffer_sizes)
+        return SinglePage(page.length, buffers, encoding, message.encoding.direct.encoding)
 
     def column_size_bytes(self, index: int) -> int:
         """Return the stored size of the pages of one column. Raises as `column`."""

@@ -66,9 +66,11 @@ def _family_v0_1() -> Family:
 
 @cache
 def _family_v2_0() -> Family:
-    from lancetable.file.encodings_v2_0 import column_writers, field_readers
+    from lancetable.file.encodings_v2_0 import column_groups, column_writers, field_readers
 
-    return Family(field_readers.open_field, column_writers.open_writers, field_readers.has_no_nulls)
+    return Family(
+        field_readers.open_field, column_writers.open_writers, field_readers.has_no_nulls, column_groups.group_fields
+    )
 
 
 @cache

@@ -11,17 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError, LanceError
+from lancetable.file import uniform_columns
 from lancetable.file.column_mapping import column_map
-from lancetable.file.encodings_v2_1 import column_groups
-from lancetable.file.encodings_v2_1.column_groups import group_fields
 from lancetable.file.footer import FileMetadata
-from lancetable.file.reader import open_data_file, read_columns
+from lancetable.file.reader import FAMILIES, open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.store.memory import MemoryStore
 
-VERSIONS = ("2.1", "2.2")
+VERSIONS = ("2.0", "2.1", "2.2")
 
 
 class Remote(MemoryStore):
@@ -70,6 +69,8 @@ KINDS = (
     "large_string",
 )
 
+PLAIN_KINDS = ("int64", "float64", "int8", "decimal")
+
 
 def table_of(kinds: list[str], num_rows: int, seed: int) -> pa.Table:
     return pa.table({f"c{number}": values_of(kind, num_rows, 100 * seed + number) for number, kind in enumerate(kinds)})
@@ -92,12 +93,16 @@ def read(
 
 
 def num_grouped(meta: FileMetadata) -> int:
+    group_fields = FAMILIES[meta.version]().group_fields
+    assert group_fields is not None
     groups = group_fields(meta, meta.schema.fields, column_map(meta.schema, meta.version))
     return sum(len(group.positions) for group in groups)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "version"),
+    [(kind, version) for version in VERSIONS for kind in (PLAIN_KINDS if version == "2.0" else KINDS)],
+)
 def test_columns_of_one_type_are_read_together(kind: str, version: str) -> None:
     store = MemoryStore()
     meta = written(store, table_of([kind] * 6, 1000, seed=1), version)
@@ -126,13 +131,15 @@ def test_rows_are_those_that_were_written(version: str, store_type: type[MemoryS
                 assert array.to_pylist() == table[name].take(indices).to_pylist()
 
 
-@pytest.mark.parametrize("kind", ["int64", "nullable", "string"])
+@pytest.mark.parametrize(
+    ("kind", "version"), [("int64", "2.0"), ("int64", "2.1"), ("nullable", "2.1"), ("string", "2.1")]
+)
 def test_damage_raises_the_error_of_a_column_that_is_read_alone(
-    kind: str, monkeypatch: pytest.MonkeyPatch, scale: int
+    kind: str, version: str, monkeypatch: pytest.MonkeyPatch, scale: int
 ) -> None:
     store = MemoryStore()
     table = table_of([kind] * 5, 600, seed=3)
-    meta = written(store, table, "2.1")
+    meta = written(store, table, version)
     content = bytearray(store.read("f", 0, meta.size_bytes))
     rng = np.random.default_rng(4)
     outcomes = set()
@@ -142,7 +149,7 @@ def test_damage_raises_the_error_of_a_column_that_is_read_alone(
             damaged[position] ^= 1 << int(rng.integers(8))
         results = []
         for min_columns in (3, 100):
-            monkeypatch.setattr(column_groups, "_MIN_COLUMNS", min_columns)
+            monkeypatch.setattr(uniform_columns, "_MIN_COLUMNS", min_columns)
             copy = MemoryStore()
             copy.put("f", bytes(damaged))
             try:

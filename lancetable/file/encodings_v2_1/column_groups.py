@@ -10,9 +10,8 @@ same layout and type. Columns of other forms are read one by one (field_readers.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -25,70 +24,27 @@ from lancetable.file.encodings_v2_1.layouts.chunk_table import ChunkTable, PageM
 from lancetable.file.encodings_v2_1.layouts.miniblock import MiniBlock, decode_chunks
 from lancetable.file.encodings_v2_1.layouts.miniblock_take import take_rows
 from lancetable.file.encodings_v2_1.repdef import ITEM, check_levels, layers_of, unravel
-from lancetable.file.footer import FileMetadata, SinglePage
+from lancetable.file.footer import FileMetadata
 from lancetable.file.io_scheduler import ReadPlan, Rows, cluster, gather, join
 from lancetable.file.kernels.miniblock import join_pieces
+from lancetable.file.uniform_columns import Member, uniform_columns
 from lancetable.format.schema import Field
 from lancetable.format.version import FileVersion
 
-_MAX_ROWS: Final = 32 * 1024  # in a file; columns of more rows are large enough to be read one by one
-_MAX_PAGE_BYTES: Final = 256 * 1024
-_MAX_GROUP_BYTES: Final = 4 << 20  # of stored and of decoded values; the arrays of a group share their memory
-_MIN_COLUMNS: Final = 3
 _FEW: Final = 48  # up to this many rows of a range are selected singly
-
-
-class _Member(NamedTuple):
-    """A column of a group: position among the requested fields, field, and page."""
-
-    position: int
-    field: Field
-    page: SinglePage
 
 
 def group_fields(file: FileMetadata, fields: Sequence[Field], columns: Mapping[int, int]) -> list[ColumnGroup]:
     """Return groups of fields that can be read together; the other fields are in none of them."""
-    if len(fields) < _MIN_COLUMNS or not 0 < file.num_rows <= _MAX_ROWS:
-        return []
-    counts = Counter([field.logical_type for field in fields])
-    members: dict[tuple[bytes, str], list[_Member]] = {}
-    for position, field in enumerate(fields):
-        index, logical_type = columns.get(field.id), field.logical_type
-        if index is None or field.children or logical_type == "struct" or counts[logical_type] < _MIN_COLUMNS:
+    groups = []
+    for group in uniform_columns(file, fields, columns, 2, type_bits):
+        try:
+            layout = parse_layout(group.encoding)
+        except (CorruptFileError, UnsupportedFeatureError):
             continue
-        page = file.single_page(index)
-        if page is None or page.length != file.num_rows or len(page.buffers) != 4:
-            continue
-        if page.buffers[3] <= _MAX_PAGE_BYTES:
-            members.setdefault((page.encoding, logical_type), []).append(_Member(position, field, page))
-    return [group for (encoding, _), found in members.items() for group in _groups(file, encoding, found, columns)]
-
-
-def _groups(
-    file: FileMetadata, encoding: bytes, members: Sequence[_Member], columns: Mapping[int, int]
-) -> Iterator[ColumnGroup]:
-    """Yield groups of columns with one encoding and type."""
-    if len(members) < _MIN_COLUMNS:
-        return
-    try:
-        layout = parse_layout(encoding)
-    except (CorruptFileError, UnsupportedFeatureError):
-        return
-    if type(layout) is not MiniBlock or not _is_plain(layout, file):
-        return
-    members = sorted(members, key=lambda member: member.page.buffers[0])
-    value_bytes = (type_bits(members[0].field.data_type) or 0) // 8
-    page_bytes = max(max(member.page.buffers[3] for member in members), value_bytes * file.num_rows)
-    size = max(_MIN_COLUMNS, _MAX_GROUP_BYTES // page_bytes)
-    for start in range(0, len(members), size):
-        part = members[start : start + size]
-        bounds = np.array([member.page.buffers for member in part], np.uint64)
-        bounds[:, 2:] += bounds[:, :2]
-        bounds = bounds[:, [0, 2, 1, 3]]  # start and end of the table and of the chunks of each page
-        ends = bounds.reshape(-1)
-        is_valid = (ends[1:] >= ends[:-1]).all() and int(ends[-1]) <= file.size_bytes
-        if len(part) >= _MIN_COLUMNS and is_valid:
-            yield ColumnGroup(file, layout, part, bounds.astype(np.int64), columns)
+        if type(layout) is MiniBlock and _is_plain(layout, file):
+            groups.append(ColumnGroup(file, layout, group.members, group.bounds, columns))
+    return groups
 
 
 def _is_plain(layout: MiniBlock, file: FileMetadata) -> bool:
@@ -125,7 +81,7 @@ class ColumnGroup:
         self,
         file: FileMetadata,
         layout: MiniBlock,
-        members: Sequence[_Member],
+        members: Sequence[Member],
         bounds: Ints,
         columns: Mapping[int, int],
     ) -> None:

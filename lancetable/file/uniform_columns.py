@@ -1,0 +1,85 @@
+"""Columns of one page each, with the same encoding and type, so that they can be read together."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from lancetable.file.footer import FileMetadata, SinglePage
+from lancetable.format.schema import Field
+
+_MAX_ROWS: Final = 32 * 1024  # in a file; columns of more rows are large enough to be read one by one
+_MAX_PAGE_BYTES: Final = 256 * 1024
+_MAX_GROUP_BYTES: Final = 4 << 20  # of stored and of decoded values; the arrays of a group share their memory
+_MIN_COLUMNS: Final = 3
+
+
+class Member(NamedTuple):
+    """A column of a group: position among the requested fields, field, and page."""
+
+    position: int
+    field: Field
+    page: SinglePage
+
+
+class Group(NamedTuple):
+    """Columns in the order of their pages in the file.
+
+    `bounds` (columns, 2 x buffers) are the start and end of each buffer of a page. They ascend and are in the file.
+    """
+
+    encoding: bytes
+    column_encoding: bytes
+    members: Sequence[Member]
+    bounds: npt.NDArray[np.int64]
+
+
+def uniform_columns(
+    file: FileMetadata,
+    fields: Sequence[Field],
+    columns: Mapping[int, int],
+    num_buffers: int,
+    value_bits: Callable[[pa.DataType], int | None],
+) -> Iterator[Group]:
+    """Yield groups of fields whose pages have `num_buffers` buffers; the other fields are in none of them.
+
+    `value_bits` returns the size of a decoded value of a type, None if it varies.
+    """
+    if len(fields) < _MIN_COLUMNS or not 0 < file.num_rows <= _MAX_ROWS:
+        return
+    counts = Counter([field.logical_type for field in fields])
+    found: dict[tuple[bytes, bytes, str], list[Member]] = {}
+    for position, field in enumerate(fields):
+        index, logical_type = columns.get(field.id), field.logical_type
+        if index is None or field.children or logical_type == "struct" or counts[logical_type] < _MIN_COLUMNS:
+            continue
+        page = file.single_page(index)
+        if page is None or page.length != file.num_rows or len(page.buffers) != 2 * num_buffers:
+            continue
+        if page.buffers[-1] <= _MAX_PAGE_BYTES:
+            key = (page.encoding, page.column_encoding, logical_type)
+            found.setdefault(key, []).append(Member(position, field, page))
+    for members in found.values():
+        if len(members) >= _MIN_COLUMNS:
+            bits = value_bits(members[0].field.data_type) or 0
+            yield from _groups(file, members, bits * file.num_rows // 8)
+
+
+def _groups(file: FileMetadata, members: Sequence[Member], decoded_bytes: int) -> Iterator[Group]:
+    members = sorted(members, key=lambda member: member.page.buffers[0])
+    page_bytes = max(max(member.page.buffers[-1] for member in members), decoded_bytes)
+    size = max(_MIN_COLUMNS, _MAX_GROUP_BYTES // page_bytes)
+    for start in range(0, len(members), size):
+        part = members[start : start + size]
+        starts, sizes = np.hsplit(np.array([member.page.buffers for member in part], np.uint64), 2)
+        bounds = np.stack((starts, starts + sizes), axis=2).reshape(len(part), -1)
+        ends = bounds.reshape(-1)
+        is_valid = (ends[1:] >= ends[:-1]).all() and int(ends[-1]) <= file.size_bytes
+        if len(part) >= _MIN_COLUMNS and is_valid:
+            first = part[0].page
+            yield Group(first.encoding, first.column_encoding, part, bounds.astype(np.int64))
