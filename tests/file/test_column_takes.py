@@ -19,8 +19,9 @@ from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.store.memory import MemoryStore
-from tests.file.test_column_groups import KINDS, VERSIONS, Remote, read, values_of
+from tests.file.test_column_groups import KINDS, Remote, read, values_of
 
+VERSIONS = ("2.1", "2.2")
 NESTED = ("struct", "list", "dictionary", "words", "constant", "null", "wide")
 
 

@@ -17,7 +17,7 @@ from lancetable.format.manifest import BasePath, FragmentList, Manifest, WriterV
 from lancetable.format.schema import Schema
 from lancetable.format.version import STABLE_VERSION, FileVersion
 from lancetable.fragment_metadata import FragmentMetadata
-from lancetable.proto import table_pb2
+from lancetable.proto import file_pb2, table_pb2
 
 
 def fragment_list(*ids: int) -> FragmentList:
@@ -245,3 +245,11 @@ def test_base_paths_round_trip(value):
 @pytest.mark.parametrize("value", [WriterVersion("lance", "14.0.2"), WriterVersion("x", "1", "rc1", "b")])
 def test_writer_versions_round_trip(value):
     assert WriterVersion.from_proto(value.to_proto()) == value
+
+
+def test_an_invalid_schema_is_reported_with_the_path_of_the_manifest():
+    message = table_pb2.Manifest(fields=[file_pb2.Field(name="a", id=1, parent_id=7, logical_type="int64")])
+    for path in ("first/path", "second/path"):
+        with pytest.raises(CorruptFileError, match="precedes its parent") as caught:
+            _ = Manifest.from_bytes(message.SerializeToString(), path).schema
+        assert caught.value.path == path

@@ -416,3 +416,27 @@ def test_related_ids_are_those_of_ancestors_and_descendants() -> None:
     assert schema.related_ids([names["s.u"]]) == {names["s"], names["s.u"]}
     assert schema.related_ids([99]) == {99}
     assert schema.related_ids([]) == set()
+
+
+def test_equal_messages_are_parsed_once():
+    message = file_pb2.Schema(fields=Schema.from_arrow(pa.schema({"a": pa.int64()})).to_protos())
+    first, again = (Schema.from_bytes(message.SerializeToString()) for _ in range(2))
+    assert first is again
+    message.metadata["k"] = b"v"
+    assert Schema.from_bytes(message.SerializeToString()).metadata == {"k": b"v"}
+
+
+def test_derived_values_are_computed_once_and_not_pickled():
+    schema = Schema.from_arrow(pa.schema({"a": pa.int64()}))
+    assert schema.derive("key", lambda: [1]) is schema.derive("key", lambda: [2])
+    copy = pickle.loads(pickle.dumps(schema))
+    assert copy == schema
+    assert copy.derive("key", lambda: [3]) == [3]
+
+
+def test_the_number_of_derived_values_is_bounded():
+    schema = Schema.from_arrow(pa.schema({"a": pa.int64()}))
+    first = schema.derive(0, list)
+    for key in range(1, 1000):
+        schema.derive(key, list)
+    assert schema.derive(0, list) is not first

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
@@ -184,25 +184,34 @@ def test_unpack_out_of_line(cases: list[tuple[np.ndarray, int]], width: int, raw
 
 @needs_native
 @given(
-    st.lists(st.tuples(st.integers(0, 99), st.lists(st.binary(max_size=40), max_size=3)), min_size=1, max_size=6),
+    st.lists(
+        st.tuples(st.integers(0, 99), st.lists(st.binary(max_size=40), max_size=3), st.booleans()),
+        min_size=1,
+        max_size=6,
+    ),
     st.integers(0, 1),
+    st.booleans(),
     st.booleans(),
     st.integers(0, 400),
 )
-def test_chunk_headers(chunks: list[tuple[int, list[bytes]]], num_levels: int, large: bool, spot: int) -> None:
+def test_chunk_headers(
+    chunks: list[tuple[int, list[bytes], bool]], num_levels: int, large: bool, is_mixed: bool, spot: int
+) -> None:
     num_buffers = 2
     content = []
-    for count, buffers in chunks:
-        buffers = (buffers + [b""] * 3)[: num_levels + num_buffers]
+    mixed = np.array([leveled for _, _, leveled in chunks]) if is_mixed else None
+    for count, buffers, leveled in chunks:
+        own_levels = num_levels if leveled or not is_mixed else 0
+        buffers = (buffers + [b""] * 3)[: own_levels + num_buffers]
         head = count.to_bytes(2, "little")
         for number, buffer in enumerate(buffers):
-            head += len(buffer).to_bytes(4 if large and number >= num_levels else 2, "little")
+            head += len(buffer).to_bytes(4 if large and number >= own_levels else 2, "little")
         content.append(b"".join(part + b"\xfe" * (-len(part) % 8) for part in [head, *buffers]))
     data, starts, sizes = joined(content, 0)
-    good = agree(miniblock, lambda: miniblock.chunk_headers(data, starts, sizes, num_levels, num_buffers, large))
+    good = agree(miniblock, lambda: miniblock.chunk_headers(data, starts, sizes, num_levels, num_buffers, large, mixed))
     assert good is not CorruptFileError
     broken = damaged(data, spot)
-    agree(miniblock, lambda: miniblock.chunk_headers(broken, starts, sizes, num_levels, num_buffers, large))
+    agree(miniblock, lambda: miniblock.chunk_headers(broken, starts, sizes, num_levels, num_buffers, large, mixed))
 
 
 @needs_native
@@ -496,7 +505,14 @@ def in_chunks(values: np.ndarray, count: int) -> list[np.ndarray]:
     return [values[first : first + count] for first in range(0, len(values), count)]
 
 
+def packed_to(chunk: np.ndarray, width: int) -> bytes:
+    """Return the packed blocks of a chunk; a last block that is as large as the values stores them unpacked."""
+    packed = bitpacking.pack_blocks(chunk, width).tobytes()
+    return chunk.tobytes() if len(chunk) % 1024 and len(packed) == chunk.nbytes else packed
+
+
 @needs_native
+@example((np.arange(1023, dtype=np.uint8) % 128, 7), 896, 0, None)
 @given(numbers(), st.integers(1, 1024), st.integers(0, 1 << 32), st.one_of(st.none(), st.integers(0, 3000)))
 def test_gather_numbers(case: tuple[np.ndarray, int], size: int, seed: int, spot: int | None) -> None:
     values, width = case
@@ -510,7 +526,7 @@ def test_gather_numbers(case: tuple[np.ndarray, int], size: int, seed: int, spot
             lambda found: gather.inline(found, values.dtype),
         ),
         (
-            [bitpacking.pack_blocks(chunk, width).tobytes() for chunk in chunks],
+            [packed_to(chunk, width) for chunk in chunks],
             lambda found: gather.out_of_line(found, width, values.dtype),
         ),
     ]

@@ -39,8 +39,9 @@ def chunk_headers(data, starts, sizes, int num_level_buffers, int num_buffers, b
             at += header
             for k in range(every):
                 if k < num_level_buffers and not leveled:
-                    size = 0
-                elif large and k >= num_level_buffers:
+                    size_of[k * chunks + i] = at_of[k * chunks + i] = 0
+                    continue
+                if large and k >= num_level_buffers:
                     size = lt_load32(cursor)
                     cursor += 4
                 else:
