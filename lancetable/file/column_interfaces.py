@@ -195,6 +195,9 @@ class Family:
     take_fields
         `take_fields(readers, rows, max_gap)` plans reading a few rows of several fields in common steps. None if each
         reader reads its rows.
+    read_files
+        `read_files(files, contents, fields, columns, rows)` returns the array of each field of each of several small
+        files, or None for a field that must be read by its reader. None if all fields are read by their readers.
     writers
         `writers(schema, options, blobs)` returns a writer for each top-level field. None for 0.1, whose pages are not
         grouped by column; file/legacy_writer.py writes those files.
@@ -208,3 +211,10 @@ class Family:
     has_no_nulls: Callable[[ColumnPages], bool] | None = None
     group_fields: Callable[[FileMetadata, Sequence[Field], Mapping[int, int]], Sequence[GroupReader]] | None = None
     take_fields: Callable[[Sequence[Any], Rows, int], ReadPlan[list[list[pa.Array]]]] | None = None
+    read_files: (
+        Callable[
+            [Sequence[FileMetadata], Sequence[memoryview], Sequence[Field], Mapping[int, int], Sequence[Rows]],
+            list[list[pa.Array | None]],
+        ]
+        | None
+    ) = None

@@ -260,6 +260,7 @@ class FileMetadata:
     readers: ReaderCache = field(default_factory=lambda: ReaderCache({}, {}))
     _indirect: dict[ByteRange, bytes] = field(default_factory=dict)
     _columns: dict[int, ColumnPages] = field(default_factory=dict)
+    _single_pages: dict[int, SinglePage | None] = field(default_factory=dict)
 
     @lazy_property
     def num_rows(self) -> int:
@@ -321,6 +322,13 @@ class FileMetadata:
 
         None for all other columns, and for those with invalid metadata, whose error `column` raises.
         """
+        try:
+            return self._single_pages[index]
+        except KeyError:
+            page = self._single_pages[index] = self._parse_single_page(index)
+            return page
+
+    def _parse_single_page(self, index: int) -> SinglePage | None:
         if not 0 <= index < self.num_columns:
             return None
         (start, end), base = self._column_ranges[index], self.footer.column_metadata_position

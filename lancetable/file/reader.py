@@ -66,7 +66,7 @@ def _family_v2_0() -> Family:
 
 @cache
 def _family_v2_1(version: FileVersion) -> Family:
-    from lancetable.file.encodings_v2_1 import column_groups, column_takes, field_readers
+    from lancetable.file.encodings_v2_1 import column_groups, column_takes, field_readers, file_groups
 
     def open_writers(*arguments: Any) -> list[ColumnWriter]:
         from lancetable.file.encodings_v2_1 import column_writers
@@ -79,6 +79,7 @@ def _family_v2_1(version: FileVersion) -> Family:
         field_readers.has_no_nulls,
         column_groups.group_fields,
         column_takes.take_fields,
+        file_groups.read_files,
     )
 
 
@@ -96,6 +97,8 @@ A file up to this size is read as a whole, and its bytes are cached until rows a
 
 MAX_CACHED_FILE_BYTES: Final = 16 * 1024
 """Maximum size of a file whose bytes stay cached with its metadata."""
+
+_MIN_FILES: Final = 3  # small files that are read together
 
 _FEW_ROWS: Final = 48  # up to this many rows, splitting them costs more than it saves
 _MAX_TAKEN_ROWS: Final = 1024  # single rows, up to which the steps cost more than the values
@@ -229,24 +232,76 @@ def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[
     """Read rows of one or several files.
 
     If there is one selection and it is a range, the threads of the pool share it. Otherwise the calling thread decodes
-    all rows: it reads several files in common rounds (fetch.run_each), so their results are in memory at the same time.
+    all rows: it decodes the pages of small files together where possible, and reads the others in common rounds
+    (`run_each`), so their results are in memory at the same time.
 
     Returns
     -------
     list
         For each selection, the chunks of each field, in order. Errors are those of `read_columns`.
     """
+    rows = [_check_rows(selection.meta, selection.rows) for selection in selections]
+    together = _read_together(store, selections, rows) if len(selections) >= _MIN_FILES else {}
+    results: list[list[list[pa.Array]]] = []
     plans: list[ReadPlan[list[list[pa.Array]]]] = []
     sources: list[RangeSource] = []
-    for path, meta, fields, columns, rows in selections:
-        checked = _check_rows(meta, rows)
-        readers = _readers(store, path, meta, fields, columns)
-        source, max_gap = _source(store, meta) if len(checked) else (store, 0)
+    planned: list[tuple[int, Sequence[int]]] = []  # number of the selection and positions of the fields of each plan
+    for number, (path, meta, fields, columns, _) in enumerate(selections):
+        known, source = together.get(number, ([None] * len(fields), None))
+        results.append([[array] for array in known])
+        positions = [position for position, array in enumerate(known) if array is None]
+        if not positions and fields:
+            continue
+        readers = _readers(store, path, meta, [fields[position] for position in positions], columns)
+        max_gap = MAPPED
+        if source is None:
+            source, max_gap = _source(store, meta) if len(rows[number]) else (store, 0)
         # A smaller file has no two columns that are worth a thread.
         parallel = len(selections) == 1 and meta.size_bytes >= 2 * PARALLEL_BYTES and thread_pool.can_share()
-        plans.append(_read_fields(readers, checked, max_gap, parallel=parallel))
+        plans.append(_read_fields(readers, rows[number], max_gap, parallel=parallel))
         sources.append(source)
-    return run_each(plans, sources, [selection.path for selection in selections])
+        planned.append((number, positions))
+    found = run_each(plans, sources, [selections[number].path for number, _ in planned])
+    for (number, positions), arrays in zip(planned, found):
+        for position, chunks in zip(positions, arrays):
+            results[number][position] = chunks
+    return results
+
+
+def _read_together(
+    store: ObjectStore, selections: Sequence[FileRows], rows: Sequence[Rows]
+) -> dict[int, tuple[list[pa.Array | None], RangeSource]]:
+    """Read small files that have the same fields in the same columns, each with at most one request.
+
+    Returns for the number of each such file the array of each field, or None if it was not read, and the bytes of the
+    file.
+    """
+    groups: dict[tuple[int, int, FileVersion], list[int]] = {}
+    for number, (_, meta, fields, columns, _) in enumerate(selections):
+        if meta.size_bytes <= TAIL_BYTES and len(rows[number]):
+            groups.setdefault((id(fields), id(columns), meta.version), []).append(number)
+    found: dict[int, tuple[list[pa.Array | None], RangeSource]] = {}
+    for (_, _, version), numbers in groups.items():
+        files = [selections[number] for number in numbers]
+        read = family_of(version, files[0].path).read_files
+        if read is None or len(files) < _MIN_FILES:
+            continue
+        contents = [_content(store, file.meta) for file in files]
+        metas = [file.meta for file in files]
+        arrays = read(metas, contents, files[0].fields, files[0].columns, [rows[number] for number in numbers])
+        for number, known, content in zip(numbers, arrays, contents):
+            found[number] = known, InMemory(content)
+    return found
+
+
+def _content(store: ObjectStore, meta: FileMetadata) -> memoryview:
+    """Return the bytes of a small file."""
+    content = meta.content
+    if content is None:
+        return store.read_all(meta.path, meta.size_bytes)
+    if len(content) > MAX_CACHED_FILE_BYTES:
+        meta.content = None
+    return content
 
 
 class _Readers(NamedTuple):
@@ -353,12 +408,9 @@ def refuse_nulls(field: Field, arrays: Sequence[Arrays], path: str) -> None:
 
 def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
     """Return the source of page bytes (the cached bytes or the store) and the gap up to which ranges are coalesced."""
-    content = meta.content
-    if content is None:
+    if meta.content is None:
         return store, gap_bytes(store)
-    if len(content) > MAX_CACHED_FILE_BYTES:
-        meta.content = None
-    return InMemory(content), MAPPED
+    return InMemory(_content(store, meta)), MAPPED
 
 
 def _check_rows(meta: FileMetadata, rows: Rows | None) -> Rows:

@@ -10,6 +10,7 @@ same layout and type. Columns of other forms are read one by one (field_readers.
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -38,7 +39,7 @@ _MIN_COLUMNS: Final = 3
 _FEW: Final = 48  # up to this many rows of a range are selected singly
 
 
-class _Member(NamedTuple):
+class Member(NamedTuple):
     """A column of a group: position among the requested fields, field, and page."""
 
     position: int
@@ -51,30 +52,23 @@ def group_fields(file: FileMetadata, fields: Sequence[Field], columns: Mapping[i
     if len(fields) < _MIN_COLUMNS or not 0 < file.num_rows <= _MAX_ROWS:
         return []
     counts = Counter([field.logical_type for field in fields])
-    members: dict[tuple[bytes, str], list[_Member]] = {}
+    members: dict[tuple[bytes, str], list[Member]] = {}
     for position, field in enumerate(fields):
-        index, logical_type = columns.get(field.id), field.logical_type
-        if index is None or field.children or logical_type == "struct" or counts[logical_type] < _MIN_COLUMNS:
-            continue
-        page = file.single_page(index)
-        if page is None or page.length != file.num_rows or len(page.buffers) != 4:
-            continue
-        if page.buffers[3] <= _MAX_PAGE_BYTES:
-            members.setdefault((page.encoding, logical_type), []).append(_Member(position, field, page))
+        logical_type = field.logical_type
+        page = None if counts[logical_type] < _MIN_COLUMNS else plain_page(file, field, columns)
+        if page is not None and page.buffers[3] <= _MAX_PAGE_BYTES:
+            members.setdefault((page.encoding, logical_type), []).append(Member(position, field, page))
     return [group for (encoding, _), found in members.items() for group in _groups(file, encoding, found, columns)]
 
 
 def _groups(
-    file: FileMetadata, encoding: bytes, members: Sequence[_Member], columns: Mapping[int, int]
+    file: FileMetadata, encoding: bytes, members: Sequence[Member], columns: Mapping[int, int]
 ) -> Iterator[ColumnGroup]:
     """Yield groups of columns with one encoding and type."""
     if len(members) < _MIN_COLUMNS:
         return
-    try:
-        layout = parse_layout(encoding)
-    except (CorruptFileError, UnsupportedFeatureError):
-        return
-    if type(layout) is not MiniBlock or not _is_plain(layout, file):
+    layout = plain_layout(encoding, file)
+    if layout is None:
         return
     members = sorted(members, key=lambda member: member.page.buffers[0])
     value_bytes = (type_bits(members[0].field.data_type) or 0) // 8
@@ -82,17 +76,48 @@ def _groups(
     size = max(_MIN_COLUMNS, _MAX_GROUP_BYTES // page_bytes)
     for start in range(0, len(members), size):
         part = members[start : start + size]
-        bounds = np.array([member.page.buffers for member in part], np.uint64)
-        bounds[:, 2:] += bounds[:, :2]
-        bounds = bounds[:, [0, 2, 1, 3]]  # start and end of the table and of the chunks of each page
-        ends = bounds.reshape(-1)
-        is_valid = (ends[1:] >= ends[:-1]).all() and int(ends[-1]) <= file.size_bytes
-        if len(part) >= _MIN_COLUMNS and is_valid:
-            yield ColumnGroup(file, layout, part, bounds.astype(np.int64), columns)
+        bounds = bounds_of_pages([member.page for member in part], file.size_bytes)
+        if len(part) >= _MIN_COLUMNS and bounds is not None:
+            yield ColumnGroup(file, layout, part, bounds, columns)
+
+
+def plain_page(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> SinglePage | None:
+    """Return the page of a field that consists of one column with one page of two buffers, otherwise None."""
+    index = columns.get(field.id)
+    if index is None or field.children or field.logical_type == "struct":
+        return None
+    page = file.single_page(index)
+    return page if page is not None and page.length == file.num_rows and len(page.buffers) == 4 else None
+
+
+def plain_layout(encoding: bytes, file: FileMetadata) -> MiniBlock | None:
+    """Parse the layout of pages that contain all rows of a column.
+
+    None unless they consist of the chunks of one leaf without dictionary and lists.
+    """
+    try:
+        layout = parse_layout(encoding)
+    except (CorruptFileError, UnsupportedFeatureError):
+        return None
+    return layout if type(layout) is MiniBlock and _is_plain(layout, file) else None
+
+
+def bounds_of_pages(pages: Sequence[SinglePage], file_bytes: Any, shifts: Any = 0) -> Ints | None:
+    """Return the start and end of the table and of the chunks of each page, None if they are invalid.
+
+    `file_bytes` is the size of the file of each page, and `shifts` are added to the positions in it. All numbers of the
+    result ascend.
+    """
+    bounds = np.array([page.buffers for page in pages], np.uint64)
+    bounds[:, 2:] += bounds[:, :2]
+    bounds = bounds[:, [0, 2, 1, 3]]
+    if (bounds[:, 1:] < bounds[:, :-1]).any() or (bounds[:, 3] > np.asarray(file_bytes, np.uint64)).any():
+        return None
+    positions = bounds.astype(np.int64) + np.asarray(shifts).reshape(-1, 1)
+    return None if (positions[1:, 0] < positions[:-1, 3]).any() else positions
 
 
 def _is_plain(layout: MiniBlock, file: FileMetadata) -> bool:
-    """Return whether pages of a layout consist of the chunks of one leaf without dictionary and lists."""
     return (
         len(layout.layers) == 1
         and not layers_of(layout.layers).num_lists
@@ -125,7 +150,7 @@ class ColumnGroup:
         self,
         file: FileMetadata,
         layout: MiniBlock,
-        members: Sequence[_Member],
+        members: Sequence[Member],
         bounds: Ints,
         columns: Mapping[int, int],
     ) -> None:
@@ -145,6 +170,19 @@ class ColumnGroup:
             readers = [open_field(self._file, field, self._columns) for field in self._fields]
             return (yield from gather([reader.read(rows, max_gap) for reader in readers]))
         return [[array] for array in arrays]
+
+    def read_each(self, rows: Sequence[Rows], max_gap: int) -> ReadPlan[list[pa.Array]]:
+        """Plan reading the rows of each column, which may differ; returns one array for each. Errors are not located."""
+        counts = np.fromiter(map(len, rows), np.int64, len(rows))
+        if (counts == self._file.num_rows).all():
+            return (yield from self._read(range(self._file.num_rows), max_gap))
+        tables = self._bounds[:, :2]
+        data, shift = yield from _fetch(tables[:, 0], tables[:, 1], max_gap)
+        metadata = PageMetadata(self._layout, self._parse_tables(data, tables[:, 0] - shift))
+        selected = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(counts.sum()))
+        selected += np.repeat(self._first_values, counts)
+        decoded = yield from take_rows([metadata], [selected], max_gap, self._file.limits.page_bytes)
+        return self._slices(decoded, counts.cumsum() - counts, counts)
 
     def _read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
         count, num_rows, limit = len(rows), self._file.num_rows, self._file.limits.page_bytes
@@ -195,11 +233,13 @@ class ColumnGroup:
             large=self._layout.has_large_chunk,
         )
 
-    def _slices(self, decoded: DecodedRows, starts: Ints, count: int) -> list[pa.Array]:
-        """Return `count` rows from each start of the decoded rows."""
+    def _slices(self, decoded: DecodedRows, starts: Ints, counts: Ints | int) -> list[pa.Array]:
+        """Return the slices of the decoded rows that start at `starts` and have `counts` rows."""
         bitmap, _ = unravel(decoded, (ITEM,))
         whole = decoded.values.to_array(self._context.data_type, bitmap, self._file.limits.page_bytes)
-        return [whole.slice(start, count) for start in starts.tolist()]
+        if isinstance(counts, int):
+            return [whole.slice(start, counts) for start in starts.tolist()]
+        return [*map(whole.slice, starts.tolist(), counts.tolist())]
 
 
 def _fetch(starts: Ints, ends: Ints, max_gap: int) -> ReadPlan[tuple[Bytes, Ints | int]]:
