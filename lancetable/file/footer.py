@@ -217,6 +217,20 @@ class SinglePage(NamedTuple):
     buffers: tuple[int, ...]
     encoding: bytes
 
+    def buffer(self, ref: BufferRef, size_bytes: int = 0) -> ByteRange:
+        """Return the byte range of a buffer of the page; errors, which are not located, are those of `Page.buffer`."""
+        count = len(self.buffers) // 2
+        if ref.kind or ref.number >= count or self.buffers[count + ref.number] < size_bytes:
+            raise CorruptFileError("the encoding refers to a missing or too small buffer")
+        start = self.buffers[ref.number]
+        return ByteRange(start, start + self.buffers[count + ref.number])
+
+    def shifted(self, distance: int) -> SinglePage:
+        """Return the page with `distance` added to the positions of its buffers."""
+        count = len(self.buffers) // 2
+        starts = [start + distance for start in self.buffers[:count]]
+        return SinglePage(self.length, (*starts, *self.buffers[count:]), self.encoding)
+
 
 class ReaderCache(NamedTuple):
     """Cached readers of selections of fields, valid for one mapping from field ids to columns.
@@ -343,6 +357,23 @@ class FileMetadata:
         if not encoding or len(page.buffer_offsets) != len(page.buffer_sizes):
             return None
         return SinglePage(page.length, (*page.buffer_offsets, *page.buffer_sizes), encoding)
+
+    def only_page(self, field: Field, columns: Mapping[int, int]) -> SinglePage | None:
+        """Return the page of a field without children if it has one, which contains all rows and is within the file.
+
+        `columns` maps field ids to columns of the file.
+        """
+        index = columns.get(field.id)
+        if index is None or field.children or field.logical_type == "struct":
+            return None
+        page = self.single_page(index)
+        if page is None or page.length != self.num_rows:
+            return None
+        count, size_bytes = len(page.buffers) // 2, self.size_bytes
+        for start, size in zip(page.buffers[:count], page.buffers[count:]):
+            if start + size > size_bytes:
+                return None
+        return page
 
     def column_size_bytes(self, index: int) -> int:
         """Return the stored size of the pages of one column. Raises as `column`."""

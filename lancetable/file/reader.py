@@ -23,6 +23,8 @@ from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedF
 from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import ColumnReader, ColumnWriter, Family, GroupReader, contains_dictionary
 from lancetable.file.footer import (
+    ALIGNMENT,
+    PADDING,
     FileMetadata,
     FileTail,
     IndirectEncodings,
@@ -59,9 +61,14 @@ def _family_v0_1() -> Family:
 
 @cache
 def _family_v2_0() -> Family:
-    from lancetable.file.encodings_v2_0 import column_writers, field_readers
+    from lancetable.file.encodings_v2_0 import column_writers, field_readers, file_groups
 
-    return Family(field_readers.open_field, column_writers.open_writers, field_readers.has_no_nulls)
+    return Family(
+        field_readers.open_field,
+        column_writers.open_writers,
+        field_readers.has_no_nulls,
+        read_files=file_groups.read_files,
+    )
 
 
 @cache
@@ -287,8 +294,11 @@ def _read_together(
         if read is None or len(files) < _MIN_FILES:
             continue
         contents = [_content(store, file.meta) for file in files]
-        metas = [file.meta for file in files]
-        arrays = read(metas, contents, files[0].fields, files[0].columns, [rows[number] for number in numbers])
+        # Aligned as in a file.
+        padded = [part for content in contents for part in (content, PADDING[: -len(content) % ALIGNMENT])]
+        starts = [0, *itertools.accumulate([len(content) + -len(content) % ALIGNMENT for content in contents])]
+        data, metas = InMemory(memoryview(b"".join(padded))), [file.meta for file in files]
+        arrays = read(metas, data, starts, *files[0][2:4], [rows[number] for number in numbers])
         for number, known, content in zip(numbers, arrays, contents):
             found[number] = known, InMemory(content)
     return found

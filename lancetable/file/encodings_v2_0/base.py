@@ -127,20 +127,21 @@ def encoding_of(page: Page) -> ArrayEncoding:
     supported.
     """
     try:
-        return _parse_page(page.encoding)
+        return parse_page(page.encoding)
     except (CorruptFileError, UnsupportedFeatureError) as error:
         page.raise_located(error)
 
 
 @lru_cache(maxsize=8192)
-def _parse_page(data: bytes) -> ArrayEncoding:
+def parse_page(data: bytes) -> ArrayEncoding:
+    """Return the encoding tree of a page from its message, cached. Errors are not located."""
     custom = custom_page(data)
     if custom is not None:
         return CustomPage(custom)
     return from_message(unpack_any(data, pb.ArrayEncoding))
 
 
-on_change(_parse_page.cache_clear)
+on_change(parse_page.cache_clear)
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,8 +55,8 @@ def group_fields(file: FileMetadata, fields: Sequence[Field], columns: Mapping[i
     members: dict[tuple[bytes, str], list[Member]] = {}
     for position, field in enumerate(fields):
         logical_type = field.logical_type
-        page = None if counts[logical_type] < _MIN_COLUMNS else plain_page(file, field, columns)
-        if page is not None and page.buffers[3] <= _MAX_PAGE_BYTES:
+        page = None if counts[logical_type] < _MIN_COLUMNS else file.only_page(field, columns)
+        if page is not None and len(page.buffers) == 4 and page.buffers[3] <= _MAX_PAGE_BYTES:
             members.setdefault((page.encoding, logical_type), []).append(Member(position, field, page))
     return [group for (encoding, _), found in members.items() for group in _groups(file, encoding, found, columns)]
 
@@ -76,18 +76,9 @@ def _groups(
     size = max(_MIN_COLUMNS, _MAX_GROUP_BYTES // page_bytes)
     for start in range(0, len(members), size):
         part = members[start : start + size]
-        bounds = bounds_of_pages([member.page for member in part], file.size_bytes)
+        bounds = bounds_of_pages([member.page for member in part])
         if len(part) >= _MIN_COLUMNS and bounds is not None:
             yield ColumnGroup(file, layout, part, bounds, columns)
-
-
-def plain_page(file: FileMetadata, field: Field, columns: Mapping[int, int]) -> SinglePage | None:
-    """Return the page of a field that consists of one column with one page of two buffers, otherwise None."""
-    index = columns.get(field.id)
-    if index is None or field.children or field.logical_type == "struct":
-        return None
-    page = file.single_page(index)
-    return page if page is not None and page.length == file.num_rows and len(page.buffers) == 4 else None
 
 
 def plain_layout(encoding: bytes, file: FileMetadata) -> MiniBlock | None:
@@ -102,19 +93,13 @@ def plain_layout(encoding: bytes, file: FileMetadata) -> MiniBlock | None:
     return layout if type(layout) is MiniBlock and _is_plain(layout, file) else None
 
 
-def bounds_of_pages(pages: Sequence[SinglePage], file_bytes: Any, shifts: Any = 0) -> Ints | None:
-    """Return the start and end of the table and of the chunks of each page, None if they are invalid.
-
-    `file_bytes` is the size of the file of each page, and `shifts` are added to the positions in it. All numbers of the
-    result ascend.
-    """
-    bounds = np.array([page.buffers for page in pages], np.uint64)
+def bounds_of_pages(pages: Sequence[SinglePage]) -> Ints | None:
+    """Return the start and end of the table and of the chunks of each page; None unless all numbers ascend."""
+    bounds = np.array([page.buffers for page in pages], np.int64)
     bounds[:, 2:] += bounds[:, :2]
     bounds = bounds[:, [0, 2, 1, 3]]
-    if (bounds[:, 1:] < bounds[:, :-1]).any() or (bounds[:, 3] > np.asarray(file_bytes, np.uint64)).any():
-        return None
-    positions = bounds.astype(np.int64) + np.asarray(shifts).reshape(-1, 1)
-    return None if (positions[1:, 0] < positions[:-1, 3]).any() else positions
+    ends = bounds.reshape(-1)
+    return bounds if (ends[1:] >= ends[:-1]).all() else None
 
 
 def _is_plain(layout: MiniBlock, file: FileMetadata) -> bool:

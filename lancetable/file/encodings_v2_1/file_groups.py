@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
-from lancetable.file.encodings_v2_1.column_groups import ColumnGroup, Member, bounds_of_pages, plain_layout, plain_page
+from lancetable.file.encodings_v2_1.column_groups import ColumnGroup, Member, bounds_of_pages, plain_layout
 from lancetable.file.footer import FileMetadata
 from lancetable.file.io_scheduler import MAPPED, InMemory, Rows, run
 from lancetable.format.schema import Field
@@ -23,37 +22,33 @@ from lancetable.format.schema import Field
 
 def read_files(
     files: Sequence[FileMetadata],
-    contents: Sequence[memoryview],
+    data: InMemory,
+    starts: Sequence[int],
     fields: Sequence[Field],
     columns: Mapping[int, int],
     rows: Sequence[Rows],
 ) -> list[list[pa.Array | None]]:
-    """Read rows of files of one version, whose bytes are `contents`. `columns` maps field ids to columns of each file.
-
-    Returns the array of each field of each file, or None if the field must be read from its file alone.
-    """
+    """Read rows of several files. See `column_interfaces.Family`."""
     members: dict[tuple[bytes, str, int], list[tuple[int, Member]]] = {}
     for number, file in enumerate(files):
         for position, field in enumerate(fields):
-            page = plain_page(file, field, columns)
-            if page is not None:
+            page = file.only_page(field, columns)
+            if page is not None and len(page.buffers) == 4:
                 key = page.encoding, field.logical_type, page.length
-                members.setdefault(key, []).append((number, Member(position, field, page)))
+                member = Member(position, field, page.shifted(starts[number]))
+                members.setdefault(key, []).append((number, member))
     found: list[list[pa.Array | None]] = [[None] * len(fields) for _ in files]
-    source = InMemory(memoryview(b"".join(contents)))
-    sizes = np.fromiter(map(len, contents), np.int64, len(contents))
-    starts = sizes.cumsum() - sizes
     for (encoding, _, _), pages in members.items():
-        pages.sort(key=lambda page: (page[0], page[1].page.buffers[0]))
+        pages.sort(key=lambda page: page[1].page.buffers[0])
         numbers, group = [number for number, _ in pages], [member for _, member in pages]
         file = files[numbers[0]]
         layout = plain_layout(encoding, file)
-        bounds = bounds_of_pages([member.page for member in group], sizes[numbers], starts[numbers])
+        bounds = bounds_of_pages([member.page for member in group])
         if layout is None or bounds is None:
             continue
         reader = ColumnGroup(file, layout, group, bounds, columns)
         try:
-            arrays = run(reader.read_each([rows[number] for number in numbers], MAPPED), source, file.path)
+            arrays = run(reader.read_each([rows[number] for number in numbers], MAPPED), data, file.path)
         except (CorruptFileError, UnsupportedFeatureError, pa.ArrowInvalid):
             continue  # reading the files one by one tells which one is damaged
         for number, member, array in zip(numbers, group, arrays):
