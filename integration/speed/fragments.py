@@ -90,7 +90,9 @@ def main() -> None:
     for version in arguments.version:
         with tempfile.TemporaryDirectory() as directory:
             uri = str(Path(directory) / "table")
-            lance.write_dataset(table, uri, max_rows_per_file=ROWS, max_rows_per_group=ROWS, data_storage_version=version)
+            lance.write_dataset(
+                table, uri, max_rows_per_file=ROWS, max_rows_per_group=ROWS, data_storage_version=version
+            )
             for name, job in jobs(uri, table.num_rows):
                 if arguments.only and arguments.only not in name:
                     continue

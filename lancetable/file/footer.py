@@ -225,12 +225,6 @@ class SinglePage(NamedTuple):
         start = self.buffers[ref.number]
         return ByteRange(start, start + self.buffers[count + ref.number])
 
-    def shifted(self, distance: int) -> SinglePage:
-        """Return the page with `distance` added to the positions of its buffers."""
-        count = len(self.buffers) // 2
-        starts = [start + distance for start in self.buffers[:count]]
-        return SinglePage(self.length, (*starts, *self.buffers[count:]), self.encoding)
-
 
 class ReaderCache(NamedTuple):
     """Cached readers of selections of fields, valid for one mapping from field ids to columns.

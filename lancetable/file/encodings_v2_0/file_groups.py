@@ -23,7 +23,7 @@ class _Column:
 
     def __init__(self, pages: Sequence[SinglePage]) -> None:
         self._pages = pages
-        self.starts = offsets_of_sizes([page.length for page in pages])
+        self.starts = offsets_of_sizes(np.array([page.length for page in pages], np.int64))
 
     def page(self, number: int) -> SinglePage:
         return self._pages[number]
@@ -42,12 +42,12 @@ def read_files(
     numbers_of_rows = [np.arange(part.start, part.stop) if isinstance(part, range) else part for part in rows]
     for position, field in enumerate(fields):
         pages = {number: file.only_page(field, columns) for number, file in enumerate(files)}
-        shifted = {number: page.shifted(starts[number]) for number, page in pages.items() if page is not None}
-        column = _Column(list(shifted.values()))
-        scattered = Scattered(column, field.data_type)
+        known = {number: page for number, page in pages.items() if page is not None}
+        column = _Column(list(known.values()))
+        scattered = Scattered(column, field.data_type, [starts[number] for number in known])
         if not scattered.useful:
             continue
-        located = [(index, number) for index, number in enumerate(shifted) if scattered.locate(index)]
+        located = [(index, number) for index, number in enumerate(known) if scattered.locate(index)]
         if len(located) < 2:
             continue
         counts = np.array([len(rows[number]) for _, number in located])

@@ -11,6 +11,7 @@ are read page by page, which also raises the errors.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -49,15 +50,27 @@ class Scattered:
     """Reader of rows of one leaf column from many pages.
 
     Positions of page p are determined on first use: `_starts[p]` of the values, or of the ends if these are strings,
-    `_validity[p]` of the validity bitmap.
+    `_validity[p]` of the validity bitmap. `shifts` are added to the positions in each page; 0 by default.
     """
 
     __slots__ = (
-        *("_adjustment", "_bits", "_data", "_dtype", "_pages", "_size", "_starts", "_type", "_validity", "_width"),
+        *(
+            "_adjustment",
+            "_bits",
+            "_data",
+            "_dtype",
+            "_pages",
+            "_shifts",
+            "_size",
+            "_starts",
+            "_type",
+            "_validity",
+            "_width",
+        ),
         *("_word", "useful"),
     )
 
-    def __init__(self, pages: Pages, data_type: pa.DataType) -> None:
+    def __init__(self, pages: Pages, data_type: pa.DataType, shifts: Sequence[int] | None = None) -> None:
         self._pages = pages
         self._type = data_type
         self._dtype = varbin.offset_dtype(data_type)
@@ -68,6 +81,7 @@ class Scattered:
         word = min(self._width & -self._width, _MAX_WORD) or 1
         self._word: Any = np.dtype(f"<u{word}") if word <= 8 else np.dtype((np.void, word))
         num_pages = len(pages.starts) - 1
+        self._shifts = [0] * num_pages if shifts is None else shifts
         self._starts = np.full(num_pages, _UNKNOWN, np.int64)
         self._validity = np.full(num_pages, _NO_NULLS, np.int64)
         if self._dtype is not None:
@@ -154,7 +168,8 @@ class Scattered:
         """Determine the position of the values of a page. Returns False if the page is not plain."""
         if self._starts[number] == _UNKNOWN:
             try:
-                self._starts[number] = self._locate(self._pages.page(number), number)
+                start = self._locate(self._pages.page(number), number)
+                self._starts[number] = start if start < 0 else start + self._shifts[number]
             except (CorruptFileError, UnsupportedFeatureError):
                 self._starts[number] = _NOT_PLAIN
         return bool(self._starts[number] >= 0)
@@ -163,11 +178,12 @@ class Scattered:
         encoding = unwrap(parse_page(page.encoding))
         if self._dtype is not None:
             return self._locate_strings(page, encoding, number)
-        if isinstance(encoding, Nullable) and encoding.validity is not None and value_width(self._type):
+        if isinstance(encoding, Nullable) and encoding.validity and encoding.values and value_width(self._type):
             validity = unwrap(encoding.validity)
             if not isinstance(validity, Flat) or not validity.is_plain(1):
                 return _NOT_PLAIN
-            self._validity[number] = page.buffer(validity.buffer, (page.length + 7) // 8).start
+            start = page.buffer(validity.buffer, (page.length + 7) // 8).start
+            self._validity[number] = start + self._shifts[number]
             encoding = unwrap(encoding.values)
         kind, size = self._type, 1
         while isinstance(encoding, FixedSizeList) and pa.types.is_fixed_size_list(kind):
@@ -189,7 +205,8 @@ class Scattered:
             return _NOT_PLAIN
         start = page.buffer(ends.buffer, 8 * page.length).start
         location = page.buffer(content.buffer)
-        self._data[number], self._size[number] = location.start, location.end - location.start
+        self._data[number] = location.start + self._shifts[number]
+        self._size[number] = location.end - location.start
         self._adjustment[number] = encoding.null_adjustment
         return start if start % 8 == 0 else _NOT_PLAIN
 

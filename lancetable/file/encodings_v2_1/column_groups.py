@@ -93,9 +93,13 @@ def plain_layout(encoding: bytes, file: FileMetadata) -> MiniBlock | None:
     return layout if type(layout) is MiniBlock and _is_plain(layout, file) else None
 
 
-def bounds_of_pages(pages: Sequence[SinglePage]) -> Ints | None:
-    """Return the start and end of the table and of the chunks of each page; None unless all numbers ascend."""
+def bounds_of_pages(pages: Sequence[SinglePage], shifts: Sequence[int] = (0,)) -> Ints | None:
+    """Return the start and end of the table and of the chunks of each page; None unless all numbers ascend.
+
+    `shifts` are added to the positions of each page.
+    """
     bounds = np.array([page.buffers for page in pages], np.int64)
+    bounds[:, :2] += np.array(shifts)[:, None]
     bounds[:, 2:] += bounds[:, :2]
     bounds = bounds[:, [0, 2, 1, 3]]
     ends = bounds.reshape(-1)
@@ -157,7 +161,7 @@ class ColumnGroup:
         return [[array] for array in arrays]
 
     def read_each(self, rows: Sequence[Rows], max_gap: int) -> ReadPlan[list[pa.Array]]:
-        """Plan reading the rows of each column, which may differ; returns one array for each. Errors are not located."""
+        """Plan reading the rows of each column, which may differ; returns one array for each."""
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
         if (counts == self._file.num_rows).all():
             return (yield from self._read(range(self._file.num_rows), max_gap))

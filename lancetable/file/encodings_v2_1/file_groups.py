@@ -35,15 +35,14 @@ def read_files(
             page = file.only_page(field, columns)
             if page is not None and len(page.buffers) == 4:
                 key = page.encoding, field.logical_type, page.length
-                member = Member(position, field, page.shifted(starts[number]))
-                members.setdefault(key, []).append((number, member))
+                members.setdefault(key, []).append((number, Member(position, field, page)))
     found: list[list[pa.Array | None]] = [[None] * len(fields) for _ in files]
     for (encoding, _, _), pages in members.items():
-        pages.sort(key=lambda page: page[1].page.buffers[0])
+        pages.sort(key=lambda page: (page[0], page[1].page.buffers[0]))
         numbers, group = [number for number, _ in pages], [member for _, member in pages]
         file = files[numbers[0]]
         layout = plain_layout(encoding, file)
-        bounds = bounds_of_pages([member.page for member in group])
+        bounds = bounds_of_pages([member.page for member in group], [starts[number] for number in numbers])
         if layout is None or bounds is None:
             continue
         reader = ColumnGroup(file, layout, group, bounds, columns)
