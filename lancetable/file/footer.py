@@ -209,13 +209,14 @@ class ColumnPages:
 class SinglePage(NamedTuple):
     """The page of a column that has one page and no other buffers.
 
-    `length` is its number of rows, `buffers` are the positions of all buffers and then their sizes, and `encoding` is
-    its serialized encoding.
+    `length` is its number of rows, `buffers` are the positions of all buffers and then their sizes, `encoding` and
+    `column_encoding` are the serialized encodings of the page and of its column.
     """
 
     length: int
     buffers: tuple[int, ...]
     encoding: bytes
+    column_encoding: bytes
 
     def buffer(self, ref: BufferRef, size_bytes: int = 0) -> ByteRange:
         """Return the byte range of a buffer of the page; errors, which are not located, are those of `Page.buffer`."""
@@ -350,7 +351,8 @@ class FileMetadata:
         encoding = page.encoding.direct.encoding
         if not encoding or len(page.buffer_offsets) != len(page.buffer_sizes):
             return None
-        return SinglePage(page.length, (*page.buffer_offsets, *page.buffer_sizes), encoding)
+        buffers = (*page.buffer_offsets, *page.buffer_sizes)
+        return SinglePage(page.length, buffers, encoding, message.encoding.direct.encoding)
 
     def only_page(self, field: Field, columns: Mapping[int, int]) -> SinglePage | None:
         """Return the page of a field without children if it has one, which contains all rows and is within the file.

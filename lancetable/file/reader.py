@@ -249,30 +249,29 @@ def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[
     """
     rows = [_check_rows(selection.meta, selection.rows) for selection in selections]
     together = _read_together(store, selections, rows) if len(selections) >= _MIN_FILES else {}
-    results: list[list[list[pa.Array]]] = []
     plans: list[ReadPlan[list[list[pa.Array]]]] = []
     sources: list[RangeSource] = []
-    planned: list[tuple[int, Sequence[int]]] = []  # number of the selection and positions of the fields of each plan
+    planned: list[int] = []
     for number, (path, meta, fields, columns, _) in enumerate(selections):
-        known, source = together.get(number, ([None] * len(fields), None))
-        results.append([[array] for array in known])
-        positions = [position for position, array in enumerate(known) if array is None]
-        if not positions and fields:
-            continue
-        readers = _readers(store, path, meta, [fields[position] for position in positions], columns)
-        max_gap = MAPPED
-        if source is None:
+        known = together.get(number)
+        if known is None:
             source, max_gap = _source(store, meta) if len(rows[number]) else (store, 0)
+        else:
+            arrays, source, max_gap = *known, MAPPED
+            fields = [field for field, array in zip(fields, arrays) if array is None]
+            if not fields:
+                continue
+        readers = _readers(store, path, meta, fields, columns)
         # A smaller file has no two columns that are worth a thread.
         parallel = len(selections) == 1 and meta.size_bytes >= 2 * PARALLEL_BYTES and thread_pool.can_share()
         plans.append(_read_fields(readers, rows[number], max_gap, parallel=parallel))
         sources.append(source)
-        planned.append((number, positions))
-    found = run_each(plans, sources, [selections[number].path for number, _ in planned])
-    for (number, positions), arrays in zip(planned, found):
-        for position, chunks in zip(positions, arrays):
-            results[number][position] = chunks
-    return results
+        planned.append(number)
+    found = dict(zip(planned, run_each(plans, sources, [selections[number].path for number in planned])))
+    for number, (arrays, _) in together.items():
+        others = iter(found.get(number, ()))
+        found[number] = [next(others) if array is None else [array] for array in arrays]
+    return [found[number] for number in range(len(selections))]
 
 
 def _read_together(
@@ -283,7 +282,7 @@ def _read_together(
     Returns for the number of each such file the array of each field, or None if it was not read, and the bytes of the
     file.
     """
-    groups: dict[tuple[int, int, FileVersion], list[int]] = {}
+    groups: dict[tuple[int, int, FileVersion], list[int]] = {}  # by the identities of fields and columns
     for number, (_, meta, fields, columns, _) in enumerate(selections):
         if meta.size_bytes <= TAIL_BYTES and len(rows[number]):
             groups.setdefault((id(fields), id(columns), meta.version), []).append(number)
@@ -294,11 +293,10 @@ def _read_together(
         if read is None or len(files) < _MIN_FILES:
             continue
         contents = [_content(store, file.meta) for file in files]
-        # Aligned as in a file.
-        padded = [part for content in contents for part in (content, PADDING[: -len(content) % ALIGNMENT])]
-        starts = [0, *itertools.accumulate([len(content) + -len(content) % ALIGNMENT for content in contents])]
-        data, metas = InMemory(memoryview(b"".join(padded))), [file.meta for file in files]
-        arrays = read(metas, data, starts, *files[0][2:4], [rows[number] for number in numbers])
+        parts = [part for content in contents for part in (content, PADDING[: -len(content) % ALIGNMENT])]
+        starts = list(itertools.accumulate(map(len, parts), initial=0))[::2]  # aligned, as buffers in a file
+        data, metas = InMemory(memoryview(b"".join(parts))), [file.meta for file in files]
+        arrays = read(metas, data, starts, files[0].fields, files[0].columns, [rows[number] for number in numbers])
         for number, known, content in zip(numbers, arrays, contents):
             found[number] = known, InMemory(content)
     return found

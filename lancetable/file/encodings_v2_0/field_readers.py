@@ -98,13 +98,14 @@ def _open_struct(
 
 def _column_kind(pages: ColumnPages) -> str:
     try:
-        return _parse_column(pages.encoding)
+        return column_kind(pages.encoding)
     except CorruptFileError as error:
         raise pages.file.corrupt(f"column {pages.index}: {error}") from error
 
 
 @lru_cache(maxsize=64)
-def _parse_column(data: bytes) -> str:
+def column_kind(data: bytes) -> str:
+    """Return the oneof case of a column encoding from its message. Raises CorruptFileError, which is not located."""
     message = unpack_any(data, pb.ColumnEncoding)
     kind = message.WhichOneof("column_encoding")
     while kind == "zone_index":  # an index that this reader ignores; the inner encoding is complete

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError
+from lancetable.file.encodings_v2_0.field_readers import column_kind
 from lancetable.file.encodings_v2_0.gather_pages import Scattered
 from lancetable.file.footer import FileMetadata, SinglePage
 from lancetable.file.io_scheduler import InMemory, Rows, run
@@ -42,7 +43,7 @@ def read_files(
     numbers_of_rows = [np.arange(part.start, part.stop) if isinstance(part, range) else part for part in rows]
     for position, field in enumerate(fields):
         pages = {number: file.only_page(field, columns) for number, file in enumerate(files)}
-        known = {number: page for number, page in pages.items() if page is not None}
+        known = {number: page for number, page in pages.items() if page is not None and _has_values(page)}
         column = _Column(list(known.values()))
         scattered = Scattered(column, field.data_type, [starts[number] for number in known])
         if not scattered.useful:
@@ -61,3 +62,11 @@ def read_files(
             for (_, number), start, count in zip(located, (counts.cumsum() - counts).tolist(), counts.tolist()):
                 found[number][position] = array.slice(start, count)
     return found
+
+
+def _has_values(page: SinglePage) -> bool:
+    """Return False for a page of blobs and for a damaged column encoding."""
+    try:
+        return column_kind(page.column_encoding) == "values"
+    except CorruptFileError:
+        return False

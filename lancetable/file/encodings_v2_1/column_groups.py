@@ -88,9 +88,9 @@ def plain_layout(encoding: bytes, file: FileMetadata) -> MiniBlock | None:
     """
     try:
         layout = parse_layout(encoding)
+        return layout if type(layout) is MiniBlock and _is_plain(layout, file) else None
     except (CorruptFileError, UnsupportedFeatureError):
         return None
-    return layout if type(layout) is MiniBlock and _is_plain(layout, file) else None
 
 
 def bounds_of_pages(pages: Sequence[SinglePage], shifts: Sequence[int] = (0,)) -> Ints | None:
