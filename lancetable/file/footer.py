@@ -261,7 +261,7 @@ class FileMetadata:
     size_bytes: int
     footer: Footer
     global_buffers: tuple[ByteRange, ...]
-    _column_ranges: Sequence[ByteRange]
+    _column_table: tuple[int, ...]  # position and size of the metadata of each column
     _descriptor: file_pb2.FileDescriptor
     _tail: bytes  # from the column metadata to the column table
     limits: ReadLimits
@@ -284,7 +284,7 @@ class FileMetadata:
     @property
     def num_columns(self) -> int:
         """Number of columns. From 2.1 on, only leaf fields have a column."""
-        return len(self._column_ranges)
+        return len(self._column_table) // 2
 
     @lazy_property
     def schema(self) -> Schema:
@@ -319,12 +319,13 @@ class FileMetadata:
         if column is None:
             if not 0 <= index < self.num_columns:
                 raise self.corrupt("column index out of range", f"less than {self.num_columns}", index)
-            start, end = self._column_ranges[index]
-            base = self.footer.column_metadata_position
-            data = self._tail[start - base : end - base]
-            message = parse_message(file2_pb2.ColumnMetadata, data, self.path, start)
-            column = self._columns[index] = ColumnPages(self, index, message)
+            column = self._columns[index] = ColumnPages(self, index, self._column_message(index))
         return column
+
+    def _column_message(self, index: int) -> file2_pb2.ColumnMetadata:
+        start, size = self._column_table[2 * index : 2 * index + 2]
+        offset = start - self.footer.column_metadata_position
+        return parse_message(file2_pb2.ColumnMetadata, self._tail[offset : offset + size], self.path, start)
 
     def single_page(self, index: int) -> SinglePage | None:
         """Return the page of a column that consists of one page; its ranges are not checked.
@@ -340,9 +341,8 @@ class FileMetadata:
     def _parse_single_page(self, index: int) -> SinglePage | None:
         if not 0 <= index < self.num_columns:
             return None
-        (start, end), base = self._column_ranges[index], self.footer.column_metadata_position
         try:
-            message = parse_message(file2_pb2.ColumnMetadata, self._tail[start - base : end - base], self.path, start)
+            message = self._column_message(index)
         except CorruptFileError:
             return None
         if len(message.pages) != 1 or message.buffer_sizes or message.encoding.HasField("indirect"):
@@ -540,9 +540,10 @@ def parse_metadata(
         If a table or message is invalid.
     """
     metadata_start, table_start = footer.column_metadata_position, footer.column_table_position
-    columns = _parse_table(tail, table_start, footer.num_columns)
-    for start, end in columns:
-        if start < metadata_start or end > table_start:
+    table = tail.between(table_start, table_start + _ENTRY.size * footer.num_columns)
+    columns = struct.unpack(f"<{2 * footer.num_columns}Q", table)
+    for start, size in zip(columns[::2], columns[1::2]):
+        if start < metadata_start or start + size > table_start:
             raise tail.corrupt("column metadata exceeds its region", f"{metadata_start} to {table_start}", start)
     buffers = _parse_table(tail, footer.buffer_table_position, footer.num_global_buffers)
     message = parse_message(file_pb2.FileDescriptor, descriptor, tail.path, buffers[0].start)
