@@ -82,13 +82,42 @@ def test_pages_of_each_type_are_read_together(kind: str, version: str, monkeypat
     write(store, tables, version)
     files = selections(store, tables[0].schema, version, [None, range(3, 9), np.array([1, 40])])
 
-    def refuse(*_: object) -> None:
-        pytest.fail("a file is read alone")
-
-    monkeypatch.setattr(reader, "_readers", refuse)
+    monkeypatch.setattr(reader, "_readers", lambda *_: pytest.fail("a file is read alone"))
     found = [values(chunks)[0] for chunks in read_files(store, files)]
     expected = [table["c0"].to_pylist() for table in tables]
     assert found == [expected[0], expected[1][3:9], [expected[2][1], expected[2][40]]]
+
+
+def words(num_rows: int, seed: int) -> pa.Table:
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, 20, num_rows)
+    texts = pa.array([None if number == 3 else f"é{number}" for number in numbers.tolist()])
+    return pa.table({"text": texts, "bytes": texts.cast(pa.large_binary())})
+
+
+def test_dictionaries_of_2_0_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    tables = [words(120 + number, seed=number) for number in range(4)]
+    write(store, tables, "2.0")
+    rows = [None, range(3, 50), np.array([1, 40, 119]), range(7, 8)]
+    files = selections(store, tables[0].schema, "2.0", rows)
+    monkeypatch.setattr(reader, "_readers", lambda *_: pytest.fail("a file is read alone"))
+    for table, part, chunks in zip(tables, rows, read_files(store, files)):
+        indices = pa.array(range(table.num_rows) if part is None else part, pa.int64())
+        assert values(chunks) == [column.take(indices).to_pylist() for column in table.columns]
+
+
+def test_an_index_beyond_the_dictionary_is_an_error() -> None:
+    store = MemoryStore()
+    tables = [words(120, seed=number).select(["text"]) for number in range(3)]
+    write(store, tables, "2.0")
+    page = open_data_file(store, "f1").single_page(0)
+    assert page is not None
+    content = bytearray(store.read_all("f1"))
+    content[page.buffers[0] + 5] = 200
+    store.put("f1", bytes(content))
+    with pytest.raises(CorruptFileError, match="f1: column 0, page 0: dictionary index out of range"):
+        read_files(store, selections(store, tables[0].schema, "2.0", [None] * 3))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

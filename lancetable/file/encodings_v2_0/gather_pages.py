@@ -11,7 +11,7 @@ are read page by page, which also raises the errors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.file.column_interfaces import Decoded, fixed_width_array
-from lancetable.file.encodings_v2_0.base import parse_page
+from lancetable.file.encodings_v2_0.base import ArrayEncoding, parse_page
 from lancetable.file.encodings_v2_0.binary import Binary, check_strings, select_spans, spans_of, unwrap
 from lancetable.file.encodings_v2_0.fixed_size_list import FixedSizeList
 from lancetable.file.encodings_v2_0.flat import Flat, value_bytes, value_width
@@ -50,28 +50,24 @@ class Scattered:
     """Reader of rows of one leaf column from many pages.
 
     Positions of page p are determined on first use: `_starts[p]` of the values, or of the ends if these are strings,
-    `_validity[p]` of the validity bitmap. `shifts` are added to the positions in each page; 0 by default.
+    `_validity[p]` of the validity bitmap. `shifts` are added to the positions in each page; 0 by default. `part`
+    selects the part of an encoding that is read; by default all of it.
     """
 
     __slots__ = (
-        *(
-            "_adjustment",
-            "_bits",
-            "_data",
-            "_dtype",
-            "_pages",
-            "_shifts",
-            "_size",
-            "_starts",
-            "_type",
-            "_validity",
-            "_width",
-        ),
-        *("_word", "useful"),
+        *("_adjustment", "_bits", "_data", "_dtype", "_pages", "_part", "_shifts", "_size", "_starts", "_type"),
+        *("_validity", "_width", "_word", "useful"),
     )
 
-    def __init__(self, pages: Pages, data_type: pa.DataType, shifts: Sequence[int] | None = None) -> None:
+    def __init__(
+        self,
+        pages: Pages,
+        data_type: pa.DataType,
+        shifts: Sequence[int] | None = None,
+        part: Callable[[Any], ArrayEncoding] = lambda encoding: encoding,
+    ) -> None:
         self._pages = pages
+        self._part = part
         self._type = data_type
         self._dtype = varbin.offset_dtype(data_type)
         self._bits = value_width(data_type) == 1
@@ -175,7 +171,7 @@ class Scattered:
         return bool(self._starts[number] >= 0)
 
     def _locate(self, page: Page | SinglePage, number: int) -> int:
-        encoding = unwrap(parse_page(page.encoding))
+        encoding = unwrap(self._part(parse_page(page.encoding)))
         if self._dtype is not None:
             return self._locate_strings(page, encoding, number)
         if isinstance(encoding, Nullable) and encoding.validity and encoding.values and value_width(self._type):
