@@ -97,7 +97,7 @@ def _gather_indexed(
     for number, page in pages.items():
         try:
             encoding = parse_page(page.encoding)
-        except (CorruptFileError, UnsupportedFeatureError):  # noqa: PERF203 - the other pages are read
+        except (CorruptFileError, UnsupportedFeatureError):
             continue
         if isinstance(encoding, Dictionary) and encoding.num_dictionary_items < page.length:
             indexed[number], sized[number] = page, page._replace(length=encoding.num_dictionary_items)
