@@ -355,7 +355,7 @@ class FileMetadata:
         return SinglePage(page.length, buffers, encoding, message.encoding.direct.encoding)
 
     def only_page(self, field: Field, columns: Mapping[int, int]) -> SinglePage | None:
-        """Return the page of a field without children if it has one, which contains all rows and is within the file.
+        """Return the page of a field without children if it is the only one and contains all rows; see `single_page`.
 
         `columns` maps field ids to columns of the file.
         """
@@ -363,13 +363,7 @@ class FileMetadata:
         if index is None or field.children or field.logical_type == "struct":
             return None
         page = self.single_page(index)
-        if page is None or page.length != self.num_rows:
-            return None
-        count, size_bytes = len(page.buffers) // 2, self.size_bytes
-        for start, size in zip(page.buffers[:count], page.buffers[count:]):
-            if start + size > size_bytes:
-                return None
-        return page
+        return page if page is not None and page.length == self.num_rows else None
 
     def column_size_bytes(self, index: int) -> int:
         """Return the stored size of the pages of one column. Raises as `column`."""

@@ -48,7 +48,7 @@ def read_files(
     selected = [np.arange(part.start, part.stop) if isinstance(part, range) else part for part in rows]
     for position, field in enumerate(fields):
         every = {number: file.only_page(field, columns) for number, file in enumerate(files)}
-        pages = {number: page for number, page in every.items() if page is not None and _has_values(page)}
+        pages = {number: page for number, page in every.items() if page and _is_valid(page, files[number])}
         arrays = _gather(pages, data, starts, selected, field.data_type)
         others = {number: page for number, page in pages.items() if number not in arrays}
         if others and offset_dtype(field.data_type) is not None:
@@ -112,8 +112,11 @@ def _gather_indexed(
     return arrays
 
 
-def _has_values(page: SinglePage) -> bool:
-    """Return False for a page of blobs and for a damaged column encoding."""
+def _is_valid(page: SinglePage, file: FileMetadata) -> bool:
+    """Return False for a page of blobs, a damaged column encoding, and a page that exceeds its file."""
+    count = len(page.buffers) // 2
+    if any(start + size > file.size_bytes for start, size in zip(page.buffers[:count], page.buffers[count:])):
+        return False
     try:
         return column_kind(page.column_encoding) == "values"
     except CorruptFileError:

@@ -76,7 +76,7 @@ def _groups(
     size = max(_MIN_COLUMNS, _MAX_GROUP_BYTES // page_bytes)
     for start in range(0, len(members), size):
         part = members[start : start + size]
-        bounds = bounds_of_pages([member.page for member in part])
+        bounds = bounds_of_pages([member.page for member in part], [file.size_bytes])
         if len(part) >= _MIN_COLUMNS and bounds is not None:
             yield ColumnGroup(file, layout, part, bounds, columns)
 
@@ -93,17 +93,21 @@ def plain_layout(encoding: bytes, file: FileMetadata) -> MiniBlock | None:
         return None
 
 
-def bounds_of_pages(pages: Sequence[SinglePage], shifts: Sequence[int] = (0,)) -> Ints | None:
-    """Return the start and end of the table and of the chunks of each page; None unless all numbers ascend.
+def bounds_of_pages(
+    pages: Sequence[SinglePage], file_bytes: Sequence[int], shifts: Sequence[int] = (0,)
+) -> Ints | None:
+    """Return the start and end of the table and of the chunks of each page.
 
-    `shifts` are added to the positions of each page.
+    `file_bytes` are the sizes of their files, and `shifts` are added to the positions in them. None if a page
+    exceeds its file or the numbers do not ascend.
     """
-    bounds = np.array([page.buffers for page in pages], np.int64)
-    bounds[:, :2] += np.array(shifts)[:, None]
+    bounds = np.array([page.buffers for page in pages], np.uint64)
     bounds[:, 2:] += bounds[:, :2]
     bounds = bounds[:, [0, 2, 1, 3]]
-    ends = bounds.reshape(-1)
-    return bounds if (ends[1:] >= ends[:-1]).all() else None
+    if (bounds[:, 1:] < bounds[:, :-1]).any() or (bounds[:, 3] > np.array(file_bytes, np.uint64)).any():
+        return None
+    shifted = bounds.astype(np.int64) + np.array(shifts)[:, None]
+    return shifted if (shifted[1:, 0] >= shifted[:-1, 3]).all() else None
 
 
 def _is_plain(layout: MiniBlock, file: FileMetadata) -> bool:

@@ -42,7 +42,8 @@ def read_files(
         numbers, group = [number for number, _ in pages], [member for _, member in pages]
         file = files[numbers[0]]
         layout = plain_layout(encoding, file)
-        bounds = bounds_of_pages([member.page for member in group], [starts[number] for number in numbers])
+        sizes, shifts = zip(*[(files[number].size_bytes, starts[number]) for number in numbers])
+        bounds = bounds_of_pages([member.page for member in group], sizes, shifts)
         if layout is None or bounds is None:
             continue
         reader = ColumnGroup(file, layout, group, bounds, columns)
