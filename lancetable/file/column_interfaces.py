@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 
 from lancetable.file.footer import ColumnPages, FileMetadata
-from lancetable.file.io_scheduler import ReadPlan, Rows
+from lancetable.file.io_scheduler import InMemory, ReadPlan, Rows
 from lancetable.format.schema import Field, Schema
 
 if TYPE_CHECKING:
@@ -201,6 +201,10 @@ class Family:
         are read one by one.
     take_fields
         `take_fields(readers)` returns a reader of a few rows of several fields. None if each reader reads its rows.
+    read_files
+        `read_files(files, data, starts, fields, columns, rows)` reads rows of several small files of one version, whose
+        bytes start at `starts` in `data`. It returns the array of each field of each file, or None for a field that
+        must be read by its reader. None if all fields are read by their readers.
     writers
         `writers(schema, options, blobs)` returns a writer for each top-level field. None for 0.1, whose pages are not
         grouped by column; file/legacy_writer.py writes those files.
@@ -214,3 +218,10 @@ class Family:
     has_no_nulls: Callable[[ColumnPages], bool] | None = None
     group_fields: Callable[[FileMetadata, Sequence[Field], Mapping[int, int]], Sequence[GroupReader]] | None = None
     take_fields: Callable[[Sequence[Any]], FieldTaker] | None = None
+    read_files: (
+        Callable[
+            [Sequence[FileMetadata], InMemory, Sequence[int], Sequence[Field], Mapping[int, int], Sequence[Rows]],
+            list[list[pa.Array | None]],
+        ]
+        | None
+    ) = None

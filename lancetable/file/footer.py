@@ -209,14 +209,22 @@ class ColumnPages:
 class SinglePage(NamedTuple):
     """The page of a column that has one page and no other buffers.
 
-    `length` is its number of rows, `buffers` are the positions of all buffers and then their sizes. `encoding` and
-    `column_encoding` are the serialized encodings of the page and the column.
+    `length` is its number of rows, `buffers` are the positions of all buffers and then their sizes, `encoding` and
+    `column_encoding` are the serialized encodings of the page and of its column.
     """
 
     length: int
     buffers: tuple[int, ...]
     encoding: bytes
     column_encoding: bytes
+
+    def buffer(self, ref: BufferRef, size_bytes: int = 0) -> ByteRange:
+        """Return the byte range of a buffer of the page; errors, which are not located, are those of `Page.buffer`."""
+        count = len(self.buffers) // 2
+        if ref.kind or ref.number >= count or self.buffers[count + ref.number] < size_bytes:
+            raise CorruptFileError("the encoding refers to a missing or too small buffer")
+        start = self.buffers[ref.number]
+        return ByteRange(start, start + self.buffers[count + ref.number])
 
 
 class ReaderCache(NamedTuple):
@@ -253,7 +261,7 @@ class FileMetadata:
     size_bytes: int
     footer: Footer
     global_buffers: tuple[ByteRange, ...]
-    _column_ranges: Sequence[ByteRange]
+    _column_table: tuple[int, ...]  # position and size of the metadata of each column
     _descriptor: file_pb2.FileDescriptor
     _tail: bytes  # from the column metadata to the column table
     limits: ReadLimits
@@ -261,6 +269,7 @@ class FileMetadata:
     readers: ReaderCache = field(default_factory=lambda: ReaderCache({}, {}))
     _indirect: dict[ByteRange, bytes] = field(default_factory=dict)
     _columns: dict[int, ColumnPages] = field(default_factory=dict)
+    _single_pages: dict[int, SinglePage | None] = field(default_factory=dict)
 
     @lazy_property
     def num_rows(self) -> int:
@@ -275,7 +284,7 @@ class FileMetadata:
     @property
     def num_columns(self) -> int:
         """Number of columns. From 2.1 on, only leaf fields have a column."""
-        return len(self._column_ranges)
+        return len(self._column_table) // 2
 
     @lazy_property
     def schema(self) -> Schema:
@@ -310,23 +319,30 @@ class FileMetadata:
         if column is None:
             if not 0 <= index < self.num_columns:
                 raise self.corrupt("column index out of range", f"less than {self.num_columns}", index)
-            start, end = self._column_ranges[index]
-            base = self.footer.column_metadata_position
-            data = self._tail[start - base : end - base]
-            message = parse_message(file2_pb2.ColumnMetadata, data, self.path, start)
-            column = self._columns[index] = ColumnPages(self, index, message)
+            column = self._columns[index] = ColumnPages(self, index, self._column_message(index))
         return column
+
+    def _column_message(self, index: int) -> file2_pb2.ColumnMetadata:
+        start, size = self._column_table[2 * index : 2 * index + 2]
+        offset = start - self.footer.column_metadata_position
+        return parse_message(file2_pb2.ColumnMetadata, self._tail[offset : offset + size], self.path, start)
 
     def single_page(self, index: int) -> SinglePage | None:
         """Return the page of a column that consists of one page; its ranges are not checked.
 
         None for all other columns, and for those with invalid metadata, whose error `column` raises.
         """
+        try:
+            return self._single_pages[index]
+        except KeyError:
+            page = self._single_pages[index] = self._parse_single_page(index)
+            return page
+
+    def _parse_single_page(self, index: int) -> SinglePage | None:
         if not 0 <= index < self.num_columns:
             return None
-        (start, end), base = self._column_ranges[index], self.footer.column_metadata_position
         try:
-            message = parse_message(file2_pb2.ColumnMetadata, self._tail[start - base : end - base], self.path, start)
+            message = self._column_message(index)
         except CorruptFileError:
             return None
         if len(message.pages) != 1 or message.buffer_sizes or message.encoding.HasField("indirect"):
@@ -337,6 +353,17 @@ class FileMetadata:
             return None
         buffers = (*page.buffer_offsets, *page.buffer_sizes)
         return SinglePage(page.length, buffers, encoding, message.encoding.direct.encoding)
+
+    def only_page(self, field: Field, columns: Mapping[int, int]) -> SinglePage | None:
+        """Return the page of a field without children if it is the only one and contains all rows; see `single_page`.
+
+        `columns` maps field ids to columns of the file.
+        """
+        index = columns.get(field.id)
+        if index is None or field.children or field.logical_type == "struct":
+            return None
+        page = self.single_page(index)
+        return page if page is not None and page.length == self.num_rows else None
 
     def column_size_bytes(self, index: int) -> int:
         """Return the stored size of the pages of one column. Raises as `column`."""
@@ -507,9 +534,10 @@ def parse_metadata(
         If a table or message is invalid.
     """
     metadata_start, table_start = footer.column_metadata_position, footer.column_table_position
-    columns = _parse_table(tail, table_start, footer.num_columns)
-    for start, end in columns:
-        if start < metadata_start or end > table_start:
+    table = tail.between(table_start, table_start + _ENTRY.size * footer.num_columns)
+    columns = struct.unpack(f"<{2 * footer.num_columns}Q", table)
+    for start, size in zip(columns[::2], columns[1::2]):
+        if start < metadata_start or start + size > table_start:
             raise tail.corrupt("column metadata exceeds its region", f"{metadata_start} to {table_start}", start)
     buffers = _parse_table(tail, footer.buffer_table_position, footer.num_global_buffers)
     message = parse_message(file_pb2.FileDescriptor, descriptor, tail.path, buffers[0].start)

@@ -30,6 +30,8 @@ from lancetable.file.column_interfaces import (
     contains_dictionary,
 )
 from lancetable.file.footer import (
+    ALIGNMENT,
+    PADDING,
     FileMetadata,
     FileTail,
     IndirectEncodings,
@@ -66,16 +68,20 @@ def _family_v0_1() -> Family:
 
 @cache
 def _family_v2_0() -> Family:
-    from lancetable.file.encodings_v2_0 import column_groups, column_writers, field_readers
+    from lancetable.file.encodings_v2_0 import column_groups, column_writers, field_readers, file_groups
 
     return Family(
-        field_readers.open_field, column_writers.open_writers, field_readers.has_no_nulls, column_groups.group_fields
+        field_readers.open_field,
+        column_writers.open_writers,
+        field_readers.has_no_nulls,
+        column_groups.group_fields,
+        read_files=file_groups.read_files,
     )
 
 
 @cache
 def _family_v2_1(version: FileVersion) -> Family:
-    from lancetable.file.encodings_v2_1 import column_groups, column_takes, field_readers
+    from lancetable.file.encodings_v2_1 import column_groups, column_takes, field_readers, file_groups
 
     def open_writers(*arguments: Any) -> list[ColumnWriter]:
         from lancetable.file.encodings_v2_1 import column_writers
@@ -88,6 +94,7 @@ def _family_v2_1(version: FileVersion) -> Family:
         field_readers.has_no_nulls,
         column_groups.group_fields,
         column_takes.FieldTaker,
+        file_groups.read_files,
     )
 
 
@@ -105,6 +112,8 @@ A file up to this size is read as a whole, and its bytes are cached until rows a
 
 MAX_CACHED_FILE_BYTES: Final = 16 * 1024
 """Maximum size of a file whose bytes stay cached with its metadata."""
+
+_MIN_FILES: Final = 3  # small files that are read together
 
 _FEW_ROWS: Final = 48  # up to this many rows, splitting them costs more than it saves
 _MAX_TAKEN_ROWS: Final = 1024  # single rows, up to which the steps cost more than the values
@@ -238,24 +247,77 @@ def read_files(store: ObjectStore, selections: Sequence[FileRows]) -> list[list[
     """Read rows of one or several files.
 
     If there is one selection and it is a range, the threads of the pool share it. Otherwise the calling thread decodes
-    all rows: it reads several files in common rounds (fetch.run_each), so their results are in memory at the same time.
+    all rows: it decodes the pages of small files together where possible, and reads the others in common rounds
+    (`run_each`), so their results are in memory at the same time.
 
     Returns
     -------
     list
         For each selection, the chunks of each field, in order. Errors are those of `read_columns`.
     """
+    rows = [_check_rows(selection.meta, selection.rows) for selection in selections]
+    together = _read_together(store, selections, rows) if len(selections) >= _MIN_FILES else {}
     plans: list[ReadPlan[list[list[pa.Array]]]] = []
     sources: list[RangeSource] = []
-    for path, meta, fields, columns, rows in selections:
-        checked = _check_rows(meta, rows)
+    planned: list[int] = []
+    for number, (path, meta, fields, columns, _) in enumerate(selections):
+        known = together.get(number)
+        if known is None:
+            source, max_gap = _source(store, meta) if len(rows[number]) else (store, 0)
+        else:
+            arrays, source, max_gap = *known, MAPPED
+            fields = [field for field, array in zip(fields, arrays) if array is None]
+            if not fields:
+                continue
         readers = _readers(store, path, meta, fields, columns)
-        source, max_gap = _source(store, meta) if len(checked) else (store, 0)
         # A smaller file has no two columns that are worth a thread.
         parallel = len(selections) == 1 and meta.size_bytes >= 2 * PARALLEL_BYTES and thread_pool.can_share()
-        plans.append(_read_fields(readers, checked, max_gap, parallel=parallel))
+        plans.append(_read_fields(readers, rows[number], max_gap, parallel=parallel))
         sources.append(source)
-    return run_each(plans, sources, [selection.path for selection in selections])
+        planned.append(number)
+    found = dict(zip(planned, run_each(plans, sources, [selections[number].path for number in planned])))
+    for number, (arrays, _) in together.items():
+        others = iter(found.get(number, ()))
+        found[number] = [next(others) if array is None else [array] for array in arrays]
+    return [found[number] for number in range(len(selections))]
+
+
+def _read_together(
+    store: ObjectStore, selections: Sequence[FileRows], rows: Sequence[Rows]
+) -> dict[int, tuple[list[pa.Array | None], RangeSource]]:
+    """Read small files that have the same fields in the same columns, each with at most one request.
+
+    Returns for the number of each such file the array of each field, or None if it was not read, and the bytes of the
+    file.
+    """
+    groups: dict[tuple[int, int, FileVersion], list[int]] = {}  # by the identities of fields and columns
+    for number, (_, meta, fields, columns, _) in enumerate(selections):
+        if meta.size_bytes <= TAIL_BYTES and len(rows[number]):
+            groups.setdefault((id(fields), id(columns), meta.version), []).append(number)
+    found: dict[int, tuple[list[pa.Array | None], RangeSource]] = {}
+    for (_, _, version), numbers in groups.items():
+        files = [selections[number] for number in numbers]
+        read = family_of(version, files[0].path).read_files
+        if read is None or len(files) < _MIN_FILES:
+            continue
+        contents = [_content(store, file.meta) for file in files]
+        parts = [part for content in contents for part in (content, PADDING[: -len(content) % ALIGNMENT])]
+        starts = list(itertools.accumulate(map(len, parts), initial=0))[::2]  # aligned, as buffers in a file
+        data, metas = InMemory(memoryview(b"".join(parts))), [file.meta for file in files]
+        arrays = read(metas, data, starts, files[0].fields, files[0].columns, [rows[number] for number in numbers])
+        for number, known, content in zip(numbers, arrays, contents):
+            found[number] = known, InMemory(content)
+    return found
+
+
+def _content(store: ObjectStore, meta: FileMetadata) -> memoryview:
+    """Return the bytes of a small file."""
+    content = meta.content
+    if content is None:
+        return store.read_all(meta.path, meta.size_bytes)
+    if len(content) > MAX_CACHED_FILE_BYTES:
+        meta.content = None
+    return content
 
 
 class _Readers(NamedTuple):
@@ -365,12 +427,9 @@ def refuse_nulls(field: Field, arrays: Sequence[Arrays], path: str) -> None:
 
 def _source(store: ObjectStore, meta: FileMetadata) -> tuple[RangeSource, int]:
     """Return the source of page bytes (the cached bytes or the store) and the gap up to which ranges are coalesced."""
-    content = meta.content
-    if content is None:
+    if meta.content is None:
         return store, gap_bytes(store)
-    if len(content) > MAX_CACHED_FILE_BYTES:
-        meta.content = None
-    return InMemory(content), MAPPED
+    return InMemory(_content(store, meta)), MAPPED
 
 
 def _check_rows(meta: FileMetadata, rows: Rows | None) -> Rows:

@@ -55,13 +55,9 @@ def uniform_columns(
     counts = Counter([field.logical_type for field in fields])
     found: dict[tuple[bytes, bytes, str], list[Member]] = {}
     for position, field in enumerate(fields):
-        index, logical_type = columns.get(field.id), field.logical_type
-        if index is None or field.children or logical_type == "struct" or counts[logical_type] < _MIN_COLUMNS:
-            continue
-        page = file.single_page(index)
-        if page is None or page.length != file.num_rows or len(page.buffers) != 2 * num_buffers:
-            continue
-        if page.buffers[-1] <= _MAX_PAGE_BYTES:
+        logical_type = field.logical_type
+        page = None if counts[logical_type] < _MIN_COLUMNS else file.only_page(field, columns)
+        if page is not None and len(page.buffers) == 2 * num_buffers and page.buffers[-1] <= _MAX_PAGE_BYTES:
             key = (page.encoding, page.column_encoding, logical_type)
             found.setdefault(key, []).append(Member(position, field, page))
     for members in found.values():
@@ -76,10 +72,22 @@ def _groups(file: FileMetadata, members: Sequence[Member], decoded_bytes: int) -
     size = max(_MIN_COLUMNS, _MAX_GROUP_BYTES // page_bytes)
     for start in range(0, len(members), size):
         part = members[start : start + size]
-        starts, sizes = np.hsplit(np.array([member.page.buffers for member in part], np.uint64), 2)
-        bounds = np.stack((starts, starts + sizes), axis=2).reshape(len(part), -1)
-        ends = bounds.reshape(-1)
-        is_valid = (ends[1:] >= ends[:-1]).all() and int(ends[-1]) <= file.size_bytes
-        if len(part) >= _MIN_COLUMNS and is_valid:
-            first = part[0].page
-            yield Group(first.encoding, first.column_encoding, part, bounds.astype(np.int64))
+        bounds = bounds_of_pages([member.page for member in part], [file.size_bytes])
+        if len(part) >= _MIN_COLUMNS and bounds is not None:
+            yield Group(part[0].page.encoding, part[0].page.column_encoding, part, bounds)
+
+
+def bounds_of_pages(
+    pages: Sequence[SinglePage], file_bytes: Sequence[int], shifts: Sequence[int] = (0,)
+) -> npt.NDArray[np.int64] | None:
+    """Return (pages, 2 x buffers) positions: the start and end of each buffer of each page.
+
+    `file_bytes` are the sizes of their files, and `shifts` are added to the positions in them. None if a page
+    exceeds its file or the numbers do not ascend.
+    """
+    starts, sizes = np.hsplit(np.array([page.buffers for page in pages], np.uint64), 2)
+    bounds = np.stack((starts, starts + sizes), axis=2).reshape(len(pages), -1)
+    if (bounds[:, 1:] < bounds[:, :-1]).any() or (bounds[:, -1] > np.array(file_bytes, np.uint64)).any():
+        return None
+    shifted = bounds.astype(np.int64) + np.array(shifts)[:, None]
+    return shifted if (shifted[1:, 0] >= shifted[:-1, -1]).all() else None

@@ -85,7 +85,9 @@ class FragmentList(Sequence[Fragment]):
     def __getitem__(self, index: int | slice) -> Fragment | list[Fragment]:
         """Return one fragment or a list of fragments. Raises CorruptFileError if a fragment violates the format."""
         if isinstance(index, slice):
-            return [self[position] for position in range(*index.indices(len(self._messages)))]
+            positions = range(*index.indices(len(self._messages)))
+            cached = [*map(self._cached.get, positions)]
+            return [fragment or self[position] for fragment, position in zip(cached, positions)]
         fragment = self._cached.get(index)
         if fragment is None:
             try:

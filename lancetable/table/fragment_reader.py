@@ -261,7 +261,7 @@ def _read_parts(
     reads = [(part, selection.fetch) for layout, selection in zip(layouts, selections) for part in layout.parts]
     small: dict[int, FileRows] = {}
     for number, (part, rows) in enumerate(reads if len(reads) > 1 else ()):
-        if isinstance(rows, range) and len(rows) <= _SMALL_RANGE_ROWS:
+        if len(rows) <= _SMALL_RANGE_ROWS:
             small[number] = FileRows(*part, rows)
     results: dict[int, list[Column]] = {}
     for (number, file), chunks in zip(small.items(), read_files(version.store, list(small.values()))):

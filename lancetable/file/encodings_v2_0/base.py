@@ -134,7 +134,7 @@ def encoding_of(page: Page) -> ArrayEncoding:
 
 @lru_cache(maxsize=8192)
 def parse_page(data: bytes) -> ArrayEncoding:
-    """Parse the serialized encoding of a page. Raises as `from_message`."""
+    """Return the encoding tree of a page from its message, cached. Errors are not located."""
     custom = custom_page(data)
     if custom is not None:
         return CustomPage(custom)

@@ -105,7 +105,7 @@ def _column_kind(pages: ColumnPages) -> str:
 
 @lru_cache(maxsize=64)
 def column_kind(data: bytes) -> str:
-    """Return the kind of a serialized column encoding. Raises CorruptFileError if it is invalid."""
+    """Return the oneof case of a column encoding from its message. Raises CorruptFileError, which is not located."""
     message = unpack_any(data, pb.ColumnEncoding)
     kind = message.WhichOneof("column_encoding")
     while kind == "zone_index":  # an index that this reader ignores; the inner encoding is complete

@@ -10,6 +10,7 @@ same layout and type. Columns of other forms are read one by one (field_readers.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -38,17 +39,25 @@ def group_fields(file: FileMetadata, fields: Sequence[Field], columns: Mapping[i
     """Return groups of fields that can be read together; the other fields are in none of them."""
     groups = []
     for group in uniform_columns(file, fields, columns, 2, type_bits):
-        try:
-            layout = parse_layout(group.encoding)
-        except (CorruptFileError, UnsupportedFeatureError):
-            continue
-        if type(layout) is MiniBlock and _is_plain(layout, file):
+        layout = plain_layout(group.encoding, file)
+        if layout is not None:
             groups.append(ColumnGroup(file, layout, group.members, group.bounds, columns))
     return groups
 
 
+def plain_layout(encoding: bytes, file: FileMetadata) -> MiniBlock | None:
+    """Parse the layout of pages that contain all rows of a column.
+
+    None unless they consist of the chunks of one leaf without dictionary and lists.
+    """
+    try:
+        layout = parse_layout(encoding)
+        return layout if type(layout) is MiniBlock and _is_plain(layout, file) else None
+    except (CorruptFileError, UnsupportedFeatureError):
+        return None
+
+
 def _is_plain(layout: MiniBlock, file: FileMetadata) -> bool:
-    """Return whether pages of a layout consist of the chunks of one leaf without dictionary and lists."""
     return (
         len(layout.layers) == 1
         and not layers_of(layout.layers).num_lists
@@ -102,6 +111,19 @@ class ColumnGroup:
             return (yield from gather([reader.read(rows, max_gap) for reader in readers]))
         return [[array] for array in arrays]
 
+    def read_each(self, rows: Sequence[Rows], max_gap: int) -> ReadPlan[list[pa.Array]]:
+        """Plan reading the rows of each column, which may differ; returns one array for each."""
+        counts = np.fromiter(map(len, rows), np.int64, len(rows))
+        if (counts == self._file.num_rows).all():
+            return (yield from self._read(range(self._file.num_rows), max_gap))
+        tables = self._bounds[:, :2]
+        data, shift = yield from _fetch(tables[:, 0], tables[:, 1], max_gap)
+        metadata = PageMetadata(self._layout, self._parse_tables(data, tables[:, 0] - shift))
+        selected = np.fromiter(itertools.chain.from_iterable(rows), np.int64, int(counts.sum()))
+        selected += np.repeat(self._first_values, counts)
+        decoded = yield from take_rows([metadata], [selected], max_gap, self._file.limits.page_bytes)
+        return self._slices(decoded, counts.cumsum() - counts, counts)
+
     def _read(self, rows: Rows, max_gap: int) -> ReadPlan[list[pa.Array]]:
         count, num_rows, limit = len(rows), self._file.num_rows, self._file.limits.page_bytes
         everything = count == num_rows
@@ -151,11 +173,13 @@ class ColumnGroup:
             large=self._layout.has_large_chunk,
         )
 
-    def _slices(self, decoded: DecodedRows, starts: Ints, count: int) -> list[pa.Array]:
-        """Return `count` rows from each start of the decoded rows."""
+    def _slices(self, decoded: DecodedRows, starts: Ints, counts: Ints | int) -> list[pa.Array]:
+        """Return the slices of the decoded rows that start at `starts` and have `counts` rows."""
         bitmap, _ = unravel(decoded, (ITEM,))
         whole = decoded.values.to_array(self._context.data_type, bitmap, self._file.limits.page_bytes)
-        return [whole.slice(start, count) for start in starts.tolist()]
+        if isinstance(counts, int):
+            return [whole.slice(start, counts) for start in starts.tolist()]
+        return [*map(whole.slice, starts.tolist(), counts.tolist())]
 
 
 def _fetch(starts: Ints, ends: Ints, max_gap: int) -> ReadPlan[tuple[Bytes, Ints | int]]:

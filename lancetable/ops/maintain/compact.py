@@ -23,6 +23,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lancetable.commit.backoff import Backoff
 from lancetable.commit.commit_loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
@@ -53,7 +54,7 @@ from lancetable.store.base import undone_on_error
 from lancetable.table import deletion_vectors
 from lancetable.table.deletion_vectors import DeletionVector
 from lancetable.table.fragment_writer import WriteLimits, remove_quietly
-from lancetable.table.row_counts import deleted_offsets, num_live_rows, physical_rows
+from lancetable.table.row_counts import deleted_offsets, num_live_rows, physical_rows, row_count_index
 from lancetable.table.row_id_lookup import row_id_sequence
 from lancetable.table.version import TableVersion, checkout, latest
 
@@ -179,71 +180,56 @@ _PARSERS: dict[str, tuple[str, Callable[[str], Any]]] = {
 # --- plan -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Candidate:
-    fragment: Fragment
-    live_rows: int
-    alone: bool  # rewritten even without neighbours
-    indices: frozenset[bytes]  # ids of the indices that cover the fragment
-
-
 def plan(version: TableVersion, settings: CompactionSettings) -> list[Task]:
     """Return the tasks that compact `version`. Raises UnsupportedFeatureError for a table that cannot be written."""
     version.check_writable()
     if settings.defer_index_remap:
         check_can_defer(version)
-    tasks = [
-        Task(tuple(candidate.fragment for candidate in part), version.version)
-        for run in _runs(version, settings)
-        if len(run) > 1 or run[0].alone
-        for part in _parts(run, settings.target_rows_per_fragment)
-    ]
+    fragments = version.manifest.fragments
+    tasks = [Task(tuple(fragments[start:stop]), version.version) for start, stop in _spans(version, settings)]
     return list(_within_limits(version, tasks, settings))
 
 
-def _runs(version: TableVersion, settings: CompactionSettings) -> Iterator[list[_Candidate]]:
-    """Yield runs of adjacent candidates that are covered by the same indices."""
-    for _, run in itertools.groupby(_candidates(version, settings), lambda candidate: candidate and candidate.indices):
-        candidates = [candidate for candidate in run if candidate is not None]
-        if candidates:
-            yield candidates
-
-
-def _candidates(version: TableVersion, settings: CompactionSettings) -> Iterator[_Candidate | None]:
-    """Yield a candidate for each fragment, or None if the fragment is not rewritten."""
-    coverage = {}
+def _spans(version: TableVersion, settings: CompactionSettings) -> Iterator[tuple[int, int]]:
+    """Yield the first and the end position of the fragments of each task."""
+    fragments, ends = version.manifest.fragments, row_count_index(version).starts[1:]
+    live = np.diff(ends, prepend=0)
+    rows = fragments.physical_rows().copy()
+    for position in np.flatnonzero(rows == 0).tolist():
+        rows[position] = physical_rows(version, fragments[position])
+    share = (rows - live) / np.maximum(rows, 1)
+    alone = (share > settings.materialize_deletions_threshold) & settings.materialize_deletions
+    # Fragments with different labels are not rewritten together; the first label tells whether they are rewritten.
+    labels = [alone | (rows < settings.target_rows_per_fragment)]
+    ids: list[int] = []
     for index in index_messages(current_index_section(version), version.location.path):
         covered = covered_fragments(index.fragment_bitmap, index.name)
         if covered is not None and index.fields:
-            coverage[index.uuid.uuid] = covered
-    for fragment in version.manifest.fragments:
-        if fragment.id in settings.excluded_fragment_ids:
-            yield None
-            continue
-        rows, live = physical_rows(version, fragment), num_live_rows(version, fragment)
-        share = (rows - live) / rows if rows else 0.0
-        alone = settings.materialize_deletions and share > settings.materialize_deletions_threshold
-        if not alone and rows >= settings.target_rows_per_fragment:
-            yield None
-            continue
-        indices = frozenset(uuid for uuid, covered in coverage.items() if fragment.id in covered)
-        yield _Candidate(fragment, live, alone, indices)
+            ids = ids or [fragment.id for fragment in fragments]
+            labels.append(np.array([fragment_id in covered for fragment_id in ids], np.bool_))
+    if settings.excluded_fragment_ids:
+        ids = ids or [fragment.id for fragment in fragments]
+        labels[0] &= [fragment_id not in settings.excluded_fragment_ids for fragment_id in ids]
+    changes = np.logical_or.reduce([label[1:] != label[:-1] for label in labels])
+    starts = [0, *(np.flatnonzero(changes) + 1).tolist(), len(fragments)]
+    for start, stop in itertools.pairwise(starts):
+        if start < stop and labels[0][start] and (stop - start > 1 or alone[start]):
+            yield from _parts(ends, start, stop, settings.target_rows_per_fragment)
 
 
-def _parts(run: list[_Candidate], target: int) -> Iterator[list[_Candidate]]:
-    """Split a run into parts of at least `target` live rows; a smaller remainder is added to the last part."""
-    left = sum(candidate.live_rows for candidate in run)
-    part: list[_Candidate] = []
-    rows = 0
-    for candidate in run:
-        part.append(candidate)
-        rows += candidate.live_rows
-        left -= candidate.live_rows
-        if rows >= target and left >= target:
-            yield part
-            part, rows = [], 0
-    if part:
-        yield part
+def _parts(ends: npt.NDArray[np.int64], start: int, stop: int, target: int) -> Iterator[tuple[int, int]]:
+    """Split fragments into parts of at least `target` live rows; a smaller remainder is added to the last part.
+
+    `ends` are the numbers of live rows up to and including each fragment.
+    """
+    while True:
+        before = int(ends[start - 1]) if start else 0
+        end = max(int(ends.searchsorted(before + target)), start) + 1
+        if end >= stop or int(ends[stop - 1] - ends[end - 1]) < target:
+            yield start, stop
+            return
+        yield start, end
+        start = end
 
 
 def _within_limits(version: TableVersion, tasks: list[Task], settings: CompactionSettings) -> Iterator[Task]:
@@ -253,7 +239,8 @@ def _within_limits(version: TableVersion, tasks: list[Task], settings: Compactio
         totals[0] += len(task.fragments)
         if settings.max_source_rows is not None:
             totals[1] += num_rows_of(version, [task])
-        totals[2] += sum(file.size_bytes or 0 for fragment in task.fragments for file in fragment.files)
+        if settings.max_source_bytes is not None:
+            totals[2] += sum(file.size_bytes or 0 for fragment in task.fragments for file in fragment.files)
         if any(limit is not None and total > limit for limit, total in zip(limits, totals, strict=True)):
             logger.log(
                 logging.INFO if index else logging.WARNING,
