@@ -1,7 +1,7 @@
 """Interfaces of an encoding family: readers and writers for the columns of a field.
 
     reader.py   FAMILIES[version].open_field(file, field, columns)  ->  ColumnReader
-    writer.py   FAMILIES[version].writers(schema)                   ->  ColumnWriter for each top-level field
+    writer.py   FAMILIES[version].writers()                         ->  ColumnWriter for each top-level field
 
 `Decoded` is the result of a nested encoding of 2.0: the parts of an Arrow array. An enclosing encoding can add a
 validity bitmap or use it as list items without taking an array apart again.
@@ -176,9 +176,52 @@ class ColumnWriter(Protocol):
     def queued_bytes(self) -> int:
         """Size of the queued arrays."""
 
+
+class SmallPages(NamedTuple):
+    """Pages of consecutive columns, one for each: their bytes in the file, and their serialized ColumnMetadata.pages.
+
+    `is_last` is True if the next column, if any, must be written by a ColumnWriter.
+    """
+
+    data: bytes
+    messages: Sequence[bytes]
+    is_last: bool
+
+
+class SmallColumnsEncoder(Protocol):
+    """Encoder of the columns of a file that consists of a few rows."""
+
     @property
-    def column_encodings(self) -> Sequence[bytes]:
-        """Serialized `Any` of ColumnMetadata.encoding, one for each column of the field."""
+    def widths(self) -> Sequence[int]:
+        """For each column a number other than 0 if the encoder may encode it."""
+
+    def encode(self, first: int, position: int, padding: bytes) -> SmallPages:
+        """Encode columns from number `first` on.
+
+        `position` is that of the first page in the file. Each buffer is followed by a part of `padding`, whose length
+        is the alignment of buffers.
+        """
+
+
+class Writers(NamedTuple):
+    """Writers of columns of one file version.
+
+    Attributes
+    ----------
+    column_encodings
+        `column_encodings(schema)` returns for each top-level field the serialized `Any` of ColumnMetadata.encoding of
+        its columns. It raises UnsupportedFeatureError for fields that the version cannot store.
+    open_writer
+        `open_writer(field, column, options, blobs)` returns a writer of a top-level field, whose first column has the
+        number `column`.
+    small_columns
+        `small_columns(fields, arrays)` returns an encoder of the columns of a file that consists of these arrays, or
+        None if they have too many rows. None if all columns are written one by one.
+    """
+
+    column_encodings: Callable[[Schema], list[Sequence[bytes]]]
+    open_writer: Callable[[Field, int, PageOptions, BlobSink], ColumnWriter]
+    small_columns: Callable[[Sequence[Field], Sequence[pa.Array]], SmallColumnsEncoder | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,15 +239,15 @@ class Family:
         `take_fields(readers, rows, max_gap)` plans reading a few rows of several fields in common steps. None if each
         reader reads its rows.
     writers
-        `writers(schema, options, blobs)` returns a writer for each top-level field. None for 0.1, whose pages are not
-        grouped by column; file/legacy_writer.py writes those files.
+        `writers()` returns the writers of columns. None for 0.1, whose pages are not grouped by column;
+        file/legacy_writer.py writes those files.
     has_no_nulls
         `has_no_nulls(pages)` returns True if the encodings of a column that is a top-level field guarantee that no
         page contains nulls, and False if they do not or the answer is unknown. None for 0.1.
     """
 
     open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]
-    writers: Callable[[Schema, PageOptions, BlobSink], list[ColumnWriter]] | None = None
+    writers: Callable[[], Writers] | None = None
     has_no_nulls: Callable[[ColumnPages], bool] | None = None
     group_fields: Callable[[FileMetadata, Sequence[Field], Mapping[int, int]], Sequence[GroupReader]] | None = None
     take_fields: Callable[[Sequence[Any], Rows, int], ReadPlan[list[list[pa.Array]]]] | None = None
