@@ -177,46 +177,30 @@ class ColumnWriter(Protocol):
         """Size of the queued arrays."""
 
 
-class SmallPages(NamedTuple):
-    """Pages of consecutive columns, one for each: their bytes in the file, and their serialized ColumnMetadata.pages.
+class SmallColumnsEncoder(Protocol):
+    """Encoder of the columns of a file that consists of one small array for each top-level field.
 
-    `is_last` is True if the next column, if any, must be written by a ColumnWriter.
+    `widths` has a number other than 0 for each column that it may encode.
     """
 
-    data: bytes
-    messages: Sequence[bytes]
-    is_last: bool
+    widths: Sequence[int]
 
+    def encode(self, first: int, position: int, padding: bytes) -> tuple[bytes, Sequence[bytes], bool]:
+        """Encode columns from number `first` on as pages, the first of which is at `position` of the file.
 
-class SmallColumnsEncoder(Protocol):
-    """Encoder of the columns of a file that consists of a few rows."""
-
-    @property
-    def widths(self) -> Sequence[int]:
-        """For each column a number other than 0 if the encoder may encode it."""
-
-    def encode(self, first: int, position: int, padding: bytes) -> SmallPages:
-        """Encode columns from number `first` on.
-
-        `position` is that of the first page in the file. Each buffer is followed by a part of `padding`, whose length
-        is the alignment of buffers.
+        Each buffer is followed by a part of `padding`, whose length is the alignment of buffers. Returns the bytes of
+        the pages, their serialized ColumnMetadata.pages, and True if the next column must be written by a ColumnWriter.
         """
 
 
 class Writers(NamedTuple):
     """Writers of columns of one file version.
 
-    Attributes
-    ----------
-    column_encodings
-        `column_encodings(schema)` returns for each top-level field the serialized `Any` of ColumnMetadata.encoding of
-        its columns. It raises UnsupportedFeatureError for fields that the version cannot store.
-    open_writer
-        `open_writer(field, column, options, blobs)` returns a writer of a top-level field, whose first column has the
-        number `column`.
-    small_columns
-        `small_columns(fields, arrays)` returns an encoder of the columns of a file that consists of these arrays, or
-        None if they have too many rows. None if all columns are written one by one.
+    `column_encodings(schema)` returns the serialized `Any` of ColumnMetadata.encoding of each column of each top-level
+    field, and raises UnsupportedFeatureError for fields that the version cannot store. `open_writer(field, column,
+    options, blobs)` returns a writer of a top-level field whose first column has the number `column`.
+    `small_columns(fields, arrays)` returns an encoder of these arrays, or None if they have too many rows; it is None
+    if the version has no such encoder.
     """
 
     column_encodings: Callable[[Schema], list[Sequence[bytes]]]

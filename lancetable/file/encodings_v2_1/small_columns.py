@@ -17,7 +17,6 @@ from typing import Final
 
 import pyarrow as pa
 
-from lancetable.file.column_interfaces import SmallPages
 from lancetable.file.encodings_v2_1.base import Compressive, pack_page
 from lancetable.file.encodings_v2_1.block import is_number, offset_bytes, type_bits
 from lancetable.file.encodings_v2_1.choose_dictionary import MIN_DICTIONARY_VALUES
@@ -71,13 +70,12 @@ class SmallColumns:
             MIN_DICTIONARY_BYTES,
         )
 
-    def encode(self, first: int, position: int, padding: bytes) -> SmallPages:
+    def encode(self, first: int, position: int, padding: bytes) -> tuple[bytes, list[bytes], bool]:
         """Encode columns from number `first` on; see SmallColumnsEncoder."""
-        return SmallPages(
-            *native.small_pages(
-                self._shared, self._arrays, self.widths, first, position, padding, self._encoding_message
-            )
+        pages: tuple[bytes, list[bytes], bool] = native.small_pages(
+            self._shared, self._arrays, self.widths, first, position, padding, self._encoding_message
         )
+        return pages
 
     def _encoding_message(self, width: int, level_width: int, is_packed: bool) -> bytes:
         return _encoding_message(width, level_width, is_packed, self._num_rows, self._large)

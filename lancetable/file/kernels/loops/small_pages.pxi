@@ -41,38 +41,12 @@ cdef bytes page_message(const int64_t* starts, const int64_t* sizes, int buffers
     return (<char*>head)[: start - head] + (<char*>fields)[: end - fields] + encoding
 
 
-cdef bint is_constant(const uint8_t* at, int64_t width, int64_t rows, Validity valid) noexcept nogil:
-    """Return True if all valid values of `width` bytes are equal."""
-    cdef int64_t row, first = 0
-    while first < rows and not valid.has(first):
-        first += 1
-    for row in range(first + 1, rows):
-        if memcmp(at + row * width, at + first * width, width) and valid.has(row):
-            return False
-    return True
-
-
-cdef bint is_constant_text(const offset_t* offsets, int64_t rows, const uint8_t* data, Validity valid) noexcept nogil:
-    """Return True if all valid strings are equal."""
-    cdef int64_t row, length, first = 0
-    while first < rows and not valid.has(first):
-        first += 1
-    length = 0 if first == rows else offsets[first + 1] - offsets[first]
-    for row in range(first + 1, rows):
-        if valid.has(row):
-            if offsets[row + 1] - offsets[row] != length or memcmp(data + offsets[row], data + offsets[first], length):
-                return False
-    return True
-
-
 cdef bint has_fewer(
     const offset_t* offsets, int64_t rows, const uint8_t* data, int64_t size, Validity valid, int64_t least
 ) except -1:
-    """Return True if there are fewer than `least` distinct values."""
+    """Return True if there are fewer than `least` distinct values. The offsets are checked as in `index_strings`."""
     cdef Table table
     cdef int code = NO_MEMORY
-    if least <= 1:
-        return False
     cdef int64_t* firsts = <int64_t*>malloc(rows * (sizeof(int64_t) + sizeof(int32_t)) + 1)
     memset(&table, 0, sizeof(Table))
     if firsts != NULL:
@@ -82,72 +56,57 @@ cdef bint has_fewer(
     free(firsts)
     if code == NO_MEMORY:
         raise MemoryError
-    check(max(code, OK))
-    return code != TOO_MANY
+    return code != TOO_MANY and not check(code)
 
 
 @cython.final
 cdef class SmallColumns:
     """Number of rows and thresholds of the choice of an encoding, which all columns share.
 
-    Parameters
-    ----------
-    rows
-        Number of rows, at least 1.
-    large
-        True for version 2.2.
-    limits, level_limits
-        `ChunkLimits` of pages without and with definition levels.
-    max_content, max_value
-        Strings of that many bytes, together or alone, need another encoding.
-    min_distinct
-        A column with fewer distinct values may need a dictionary; 0 if the page has too few rows for a dictionary.
-    min_content
-        Strings with fewer bytes, including their offsets, need no dictionary.
+    `limits` and `level_limits` are the `ChunkLimits` of pages without and with definition levels. Strings of
+    `max_content` bytes, or with a value of `max_value` bytes, need another encoding. Columns with fewer than
+    `min_distinct` distinct values may need a dictionary, except for strings of less than `min_content` bytes.
     """
 
     cdef int64_t rows, max_content, max_value, min_distinct, min_content, max_values, target_bytes
     cdef int64_t[2] max_bytes
     cdef bint large
-    cdef Bytes words  # offsets of 8-byte values
+    cdef dict offsets  # by width of a number
     cdef Validity all_valid
 
     def __cinit__(
         self, int64_t rows, bint large, limits, level_limits, int64_t max_content, int64_t max_value,
         int64_t min_distinct, int64_t min_content,
     ):
-        if rows <= 0 or limits.target_bytes < 16 or max_content >> 31:
-            raise ValueError(f"{rows} rows are not a small page")
+        if not 0 < rows <= 1 << 20 or limits.target_bytes < 128:
+            raise ValueError(f"{rows} rows do not fit into chunks")
         self.rows, self.large, self.max_content, self.max_value = rows, large, max_content, max_value
         self.min_distinct, self.min_content = min_distinct, min_content
         self.max_values, self.target_bytes = min(limits.max_values, level_limits.max_values), limits.target_bytes
         self.max_bytes[0], self.max_bytes[1] = limits.max_bytes, level_limits.max_bytes
-        self.words = Bytes(np.arange(0, 8 * rows + 1, 8, dtype=np.int64))
+        self.offsets = {width: Bytes(np.arange(0, width * rows + 1, width)) for width in (1, 2, 4, 8)}
         self.all_valid = Validity(None, 0, rows)
 
     cdef page(self, array, int bits):
-        """Return the result of `number_page` or `string_page`, or None if another encoding may be better.
-
-        `bits` is the width of a number, or the negative width of the offsets of strings.
-        """
-        cdef int64_t offset = array.offset, row, count = self.rows, width = abs(bits) // 8
+        """Return the result of `number_page` or `string_page`; see `small_pages`."""
+        cdef int64_t offset = array.offset, row, width = abs(bits) // 8
         cdef list buffers = array.buffers()
         cdef Validity valid = self.all_valid
-        cdef Definition levels = Definition(None, count)
+        cdef Definition levels = Definition(None, self.rows)
         cdef uint16_t* level
         cdef bint any_valid = False
-        if len(array) != count or abs(bits) not in (8, 16, 32, 64) or (bits < 0 and bits > -32):
-            raise ValueError(f"expected {count} values with a width of 8 to 64 bits, got {len(array)} of {bits} bits")
+        if len(array) != self.rows or bits not in (8, 16, 32, 64, -32, -64):
+            raise ValueError(f"expected {self.rows} values of 8 to 64 bits, got {len(array)} of {bits} bits")
         if buffers[1] is None or (bits < 0 and buffers[2] is None):
             return None
         cdef Bytes values = Bytes(buffers[1])
-        if not inside(offset * width, (count + (bits < 0)) * width, values.size):
-            raise ValueError(f"{values.size} bytes are not {count} values of {bits} bits from {offset} on")
+        if not inside(offset * width, (self.rows + (bits < 0)) * width, values.size):
+            raise ValueError(f"{values.size} bytes are not {self.rows} values of {bits} bits from {offset} on")
         if array.null_count:
-            valid = Validity(buffers[0], offset, count)
-            levels = Definition(np.empty(count, np.uint16), count)
+            valid = Validity(buffers[0], offset, self.rows)
+            levels = Definition(np.empty(self.rows, np.uint16), self.rows)
             level = <uint16_t*>levels.source.at
-            for row in range(count):
+            for row in range(self.rows):
                 level[row] = not valid.has(row)
                 any_valid |= level[row] == 0
             if not any_valid:
@@ -161,31 +120,26 @@ cdef class SmallColumns:
         return self.strings(<const int64_t*>values.at + offset, Bytes(buffers[2]), valid, levels)
 
     cdef numbers(self, const uint8_t* at, int bits, Validity valid, Definition levels):
-        if self.large:
-            if is_constant(at, bits // 8, self.rows, valid):
-                return None
-            if bits == 64 and has_fewer(
-                <const int64_t*>self.words.at, self.rows, at, 8 * self.rows, self.all_valid, self.min_distinct
-            ):
-                return None
+        cdef int64_t width = bits // 8, least = max(2, self.min_distinct) if bits == 64 else 2
+        cdef Bytes offsets = self.offsets[width]
+        if self.large and has_fewer(<const int64_t*>offsets.at, self.rows, at, width * self.rows, valid, least):
+            return None
         return number_page_at(at, levels, bits, self.rows, self.max_values, self.target_bytes, self.large)
 
     cdef strings(self, const offset_t* offsets, Bytes data, Validity valid, Definition levels):
-        cdef int64_t row, length, longest = 0, count = self.rows, width = sizeof(offset_t), per_chunk, power = 1
+        cdef int64_t row, length, longest = 0, count = self.rows, width = sizeof(offset_t), power = 1
         check(check_offsets(offsets, count, data.size))
-        cdef int64_t content = offsets[count] - offsets[0]
+        cdef int64_t content = offsets[count] - offsets[0], least = 2 if self.large else 0, per_chunk
         for row in range(count):
             length = offsets[row + 1] - offsets[row]
             longest = max(longest, length)
             if length and not valid.has(row):
-                return None
+                return None  # the bytes of nulls are not stored
         if content >= self.max_content or longest >= self.max_value:
             return None
-        if self.large and is_constant_text(offsets, count, data.at, valid):
-            return None
-        if content + width * count >= self.min_content and has_fewer(
-            offsets, count, data.at, data.size, valid, self.min_distinct
-        ):
+        if content + width * count >= self.min_content:
+            least = max(least, self.min_distinct)
+        if least and has_fewer(offsets, count, data.at, data.size, valid, least):
             return None
         per_chunk = min(self.max_values, <int64_t>(self.target_bytes / (<double>content / count + width)))
         while 2 * power <= per_chunk:
@@ -193,41 +147,29 @@ cdef class SmallColumns:
         if power < 2:
             return None
         return string_chunks(
-            offsets, count, data.at, levels, power, self.max_bytes[levels.width >= 0] - width, self.large
+            offsets, count, data.at, levels, power, self.max_bytes[levels.at != NULL] - width, self.large
         )
 
 
 def small_pages(SmallColumns shared, arrays, widths, int64_t first, int64_t position, bytes padding, encoding_of):
     """Encode the pages of columns from `first` on, up to one that may need another encoding, or about 1 MiB.
 
-    Parameters
-    ----------
-    shared
-        Parameters of all columns.
-    arrays
-        Arrays of numbers, or of strings and binaries.
-    widths
-        The width of each number in bits, or the negative width of the offsets; 0 if the column needs another encoding.
-    first
-        Number of the first column to encode.
-    position
-        Position of the first page in the file, a multiple of the length of `padding`.
-    padding
-        Bytes between buffers, each of which starts at a multiple of their number.
-    encoding_of
-        Function that returns a serialized `ColumnMetadata.Page` with the encoding of a page, from the width, the width
-        of the levels, and a flag that is True if the values are bit-packed.
+    `widths` are the bits of the numbers of each array, or the negative bits of the offsets of strings; 0 for a column
+    that needs another encoding. `position` is that of the first page in the file. The length of `padding` is the
+    alignment of buffers. `encoding_of` returns a serialized `ColumnMetadata.Page` with the encoding of a page, for its
+    width, the width of its levels, and True for bit-packed values.
 
-    Returns
-    -------
-    The bytes of all pages, for each page the serialized entry of its ColumnMetadata, and a flag that is True if the
-    next column, if any, may need another encoding.
+    Returns the bytes of the pages, for each page the serialized entry of its ColumnMetadata, and a flag that is True if
+    the next column, if any, may need another encoding.
     """
     cdef int64_t[2] starts
     cdef int64_t[2] sizes
-    cdef int64_t alignment = len(padding), column, number, end = position + MAX_TOGETHER
+    cdef int64_t alignment = len(padding), columns = len(arrays), column, number, room, end
     cdef list pieces = [], messages = []
-    for column in range(first, len(arrays)):
+    if not 0 <= position < 1 << 62 or alignment == 0 or first < 0 or len(widths) != columns:
+        raise ValueError(f"invalid position {position} or {len(widths)} widths of {columns} arrays from {first} on")
+    end = position + MAX_TOGETHER
+    for column in range(first, columns):
         if position > end:
             return b"".join(pieces), messages, False
         page = shared.page(arrays[column], widths[column]) if widths[column] else None
@@ -236,8 +178,9 @@ def small_pages(SmallColumns shared, arrays, widths, int64_t first, int64_t posi
         for number in range(2):
             buffer = page[1 + number]
             starts[number], sizes[number] = position, buffer.nbytes
-            pieces += (buffer, padding[: -sizes[number] % alignment])
-            position += (sizes[number] + alignment - 1) // alignment * alignment
+            room = (sizes[number] + alignment - 1) // alignment * alignment
+            pieces += (buffer, padding[: room - sizes[number]])
+            position += room
         encoding = encoding_of(widths[column], page[0], len(page) == 4 and page[3])
         messages.append(page_message(starts, sizes, 2, shared.rows, encoding))
     return b"".join(pieces), messages, True
