@@ -199,10 +199,10 @@ class FileWriter(DataFileWriter):
         super().__init__(writer, schema, keep_arrays=keep_arrays)
         self._version = version
         self._cache_bytes = options.cache_bytes
-        self._max_joined_bytes = min(options.cache_bytes, _MAX_JOINED_BYTES)
-        # More of the first rows are queued, because the columns of a small file are encoded together.
-        column_bytes = min(options.cache_bytes, MIN_COLUMN_BYTES)
-        self._max_first_bytes = max(self._max_joined_bytes, column_bytes * len(schema.fields))
+        self._max_joined_bytes = self._max_first_bytes = min(options.cache_bytes, _MAX_JOINED_BYTES)
+        if family.writers().small_columns is not None and options.cache_bytes >= _MAX_JOINED_BYTES:
+            # More of the first rows are queued, because the columns of a small file are encoded together.
+            self._max_first_bytes = max(_MAX_JOINED_BYTES, MIN_COLUMN_BYTES * len(schema.fields))
         self._widest_bytes = 0  # upper bound of the size of the largest column of all queued batches
         self._small: list[list[pa.Array]] = []  # queued small batches
         self._small_rows = self._small_bytes = 0

@@ -49,7 +49,7 @@ class SmallColumns:
 
     def __init__(self, version: FileVersion, fields: Sequence[Field], arrays: Sequence[pa.Array]) -> None:
         num_rows = len(arrays[0])
-        self.widths = [
+        self.widths: Sequence[int] = [
             0 if field.metadata or field.children else _width_of(array.type) for field, array in zip(fields, arrays)
         ]
         self._arrays, self._num_rows = arrays, num_rows
