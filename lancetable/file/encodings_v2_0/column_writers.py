@@ -54,7 +54,7 @@ class _Writer(ColumnWriter, Protocol):
 
 
 def column_encodings(schema: Schema) -> list[Sequence[bytes]]:
-    """Return the encodings of the columns of each top-level field; see `Family`."""
+    """Return the encodings of the columns of each top-level field; see `Writers`."""
     encodings: list[Sequence[bytes]] = []
     checked: set[str] = set()  # types without children, of which most schemas have few
     for field in schema.fields:

@@ -41,7 +41,7 @@ _ONE_COLUMN: Final = (COLUMN_VALUES,)
 
 
 def column_encodings(version: FileVersion, schema: Schema) -> list[Sequence[bytes]]:
-    """Return the encodings of the columns of each top-level field; see `Family`."""
+    """Return the encodings of the columns of each top-level field; see `Writers`."""
     encodings: list[Sequence[bytes]] = []
     checked: set[str] = set()  # types without children, of which most schemas have few
     for field in schema.fields:

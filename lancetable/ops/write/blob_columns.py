@@ -21,7 +21,7 @@ def blob_schema(schema: pa.Schema, version: FileVersion) -> pa.Schema:
 
 
 def _blob_field(field: pa.Field) -> pa.Field:
-    if pa.types.is_primitive(field.type) or pa.types.is_string(field.type):
+    if pa.types.is_primitive(field.type) or pa.types.is_string(field.type):  # most fields of wide schemas
         return field
     if is_prepared(field):
         return pa.field(field.name, _BYTES_OR_URI, field.nullable, plain_field(field).metadata)

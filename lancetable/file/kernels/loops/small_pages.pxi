@@ -6,7 +6,7 @@
 
 
 cdef enum:
-    MAX_TOGETHER = 1 << 20
+    MAX_TOGETHER = 1 << 20  # bytes of the pages of one call
 
 
 cdef uint8_t* put_number(uint8_t* at, uint64_t number) noexcept nogil:
@@ -18,21 +18,18 @@ cdef uint8_t* put_number(uint8_t* at, uint64_t number) noexcept nogil:
     return at + 1
 
 
-cdef uint8_t* put_numbers(uint8_t* at, int field, const int64_t* numbers, int count) noexcept nogil:
-    """Write a repeated field of up to 12 numbers; return its end."""
-    cdef uint8_t* end = at + 2
-    cdef int i
-    for i in range(count):
-        end = put_number(end, numbers[i])
+cdef uint8_t* put_pair(uint8_t* at, int field, const int64_t* numbers) noexcept nogil:
+    """Write a repeated field of two numbers; return its end."""
+    cdef uint8_t* end = put_number(put_number(at + 2, numbers[0]), numbers[1])
     at[0], at[1] = <uint8_t>(field << 3 | 2), <uint8_t>(end - at - 2)
     return end
 
 
-cdef bytes page_message(const int64_t* starts, const int64_t* sizes, int buffers, int64_t rows, bytes encoding):
+cdef bytes page_message(const int64_t* starts, const int64_t* sizes, int64_t rows, bytes encoding):
     """Return `pages` of a serialized ColumnMetadata; `encoding` is a serialized Page that only has an encoding."""
-    cdef uint8_t[128] fields
+    cdef uint8_t[64] fields  # at most 22 + 22 + 11 bytes
     cdef uint8_t[16] head
-    cdef uint8_t* end = put_numbers(put_numbers(fields, 1, starts, buffers), 2, sizes, buffers)
+    cdef uint8_t* end = put_pair(put_pair(fields, 1, starts), 2, sizes)
     cdef uint8_t* start
     end[0] = 3 << 3
     end = put_number(end + 1, rows)
@@ -44,7 +41,7 @@ cdef bytes page_message(const int64_t* starts, const int64_t* sizes, int buffers
 cdef bint has_fewer(
     const offset_t* offsets, int64_t rows, const uint8_t* data, int64_t size, Validity valid, int64_t least
 ) except -1:
-    """Return True if there are fewer than `least` distinct values. The offsets are checked as in `index_strings`."""
+    """Return True if there are fewer than `least` distinct values. Raises as `index_strings`."""
     cdef Table table
     cdef int code = NO_MEMORY
     cdef int64_t* firsts = <int64_t*>malloc(rows * (sizeof(int64_t) + sizeof(int32_t)) + 1)
@@ -182,5 +179,5 @@ def small_pages(SmallColumns shared, arrays, widths, int64_t first, int64_t posi
             pieces += (buffer, padding[: room - sizes[number]])
             position += room
         encoding = encoding_of(widths[column], page[0], len(page) == 4 and page[3])
-        messages.append(page_message(starts, sizes, 2, shared.rows, encoding))
+        messages.append(page_message(starts, sizes, shared.rows, encoding))
     return b"".join(pieces), messages, True
