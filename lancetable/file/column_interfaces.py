@@ -1,7 +1,7 @@
 """Interfaces of an encoding family: readers and writers for the columns of a field.
 
     reader.py   FAMILIES[version].open_field(file, field, columns)  ->  ColumnReader
-    writer.py   FAMILIES[version].writers(schema)                   ->  ColumnWriter for each top-level field
+    writer.py   FAMILIES[version].writers()                         ->  ColumnWriter for each top-level field
 
 `Decoded` is the result of a nested encoding of 2.0: the parts of an Arrow array. An enclosing encoding can add a
 validity bitmap or use it as list items without taking an array apart again.
@@ -183,9 +183,36 @@ class ColumnWriter(Protocol):
     def queued_bytes(self) -> int:
         """Size of the queued arrays."""
 
-    @property
-    def column_encodings(self) -> Sequence[bytes]:
-        """Serialized `Any` of ColumnMetadata.encoding, one for each column of the field."""
+
+class SmallColumnsEncoder(Protocol):
+    """Encoder of the columns of a file that consists of one small array for each top-level field.
+
+    `widths` has a number other than 0 for each column that it may encode.
+    """
+
+    widths: Sequence[int]
+
+    def encode(self, first: int, position: int, padding: bytes) -> tuple[bytes, Sequence[bytes], bool]:
+        """Encode columns from number `first` on as pages, the first of which is at `position` of the file.
+
+        Each buffer is followed by a part of `padding`, whose length is the alignment of buffers. Returns the bytes of
+        the pages, their serialized ColumnMetadata.pages, and True if the next column must be written by a ColumnWriter.
+        """
+
+
+class Writers(NamedTuple):
+    """Writers of columns of one file version.
+
+    `column_encodings(schema)` returns the serialized `Any` of ColumnMetadata.encoding of each column of each top-level
+    field, and raises UnsupportedFeatureError for fields that the version cannot store. `open_writer(field, column,
+    options, blobs)` returns a writer of a top-level field whose first column has the number `column`.
+    `small_columns(fields, arrays)` returns an encoder of these arrays, or None if they have too many rows; it is None
+    if the version has no such encoder.
+    """
+
+    column_encodings: Callable[[Schema], list[Sequence[bytes]]]
+    open_writer: Callable[[Field, int, PageOptions, BlobSink], ColumnWriter]
+    small_columns: Callable[[Sequence[Field], Sequence[pa.Array]], SmallColumnsEncoder | None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,15 +233,15 @@ class Family:
         bytes start at `starts` in `data`. It returns the array of each field of each file, or None for a field that
         must be read by its reader. None if all fields are read by their readers.
     writers
-        `writers(schema, options, blobs)` returns a writer for each top-level field. None for 0.1, whose pages are not
-        grouped by column; file/legacy_writer.py writes those files.
+        `writers()` returns the writers of columns. None for 0.1, whose pages are not grouped by column;
+        file/legacy_writer.py writes those files.
     has_no_nulls
         `has_no_nulls(pages)` returns True if the encodings of a column that is a top-level field guarantee that no
         page contains nulls, and False if they do not or the answer is unknown. None for 0.1.
     """
 
     open_field: Callable[[FileMetadata, Field, Mapping[int, int]], ColumnReader]
-    writers: Callable[[Schema, PageOptions, BlobSink], list[ColumnWriter]] | None = None
+    writers: Callable[[], Writers] | None = None
     has_no_nulls: Callable[[ColumnPages], bool] | None = None
     group_fields: Callable[[FileMetadata, Sequence[Field], Mapping[int, int]], Sequence[GroupReader]] | None = None
     take_fields: Callable[[Sequence[Any]], FieldTaker] | None = None

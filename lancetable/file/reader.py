@@ -23,10 +23,10 @@ from lancetable.errors import OutOfRangeError, SchemaMismatchError, UnsupportedF
 from lancetable.file import thread_pool
 from lancetable.file.column_interfaces import (
     ColumnReader,
-    ColumnWriter,
     Family,
     FieldTaker,
     GroupReader,
+    Writers,
     contains_dictionary,
 )
 from lancetable.file.footer import (
@@ -70,9 +70,10 @@ def _family_v0_1() -> Family:
 def _family_v2_0() -> Family:
     from lancetable.file.encodings_v2_0 import column_groups, column_writers, field_readers, file_groups
 
+    writers = Writers(column_writers.column_encodings, column_writers.open_writer)
     return Family(
         field_readers.open_field,
-        column_writers.open_writers,
+        lambda: writers,
         field_readers.has_no_nulls,
         column_groups.group_fields,
         read_files=file_groups.read_files,
@@ -83,14 +84,19 @@ def _family_v2_0() -> Family:
 def _family_v2_1(version: FileVersion) -> Family:
     from lancetable.file.encodings_v2_1 import column_groups, column_takes, field_readers, file_groups
 
-    def open_writers(*arguments: Any) -> list[ColumnWriter]:
-        from lancetable.file.encodings_v2_1 import column_writers
+    @cache
+    def writers() -> Writers:
+        from lancetable.file.encodings_v2_1 import column_writers, small_columns
 
-        return column_writers.open_writers(version, *arguments)
+        return Writers(
+            partial(column_writers.column_encodings, version),
+            partial(column_writers.open_writer, version),
+            partial(small_columns.open_encoder, version),
+        )
 
     return Family(
         field_readers.open_field,
-        open_writers,
+        writers,
         field_readers.has_no_nulls,
         column_groups.group_fields,
         column_takes.FieldTaker,

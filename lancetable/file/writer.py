@@ -14,7 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -27,7 +28,7 @@ from lancetable.file.custom_encodings import check_fields
 from lancetable.file.extension_types import storage_array
 from lancetable.file.footer import ALIGNMENT, PADDING, STATISTICS_KEY, build_tail
 from lancetable.file.reader import FAMILIES
-from lancetable.file.zone_maps import DEFAULT_ZONE_ROWS, MIN_FILE_BYTES, StatisticsBuilder
+from lancetable.file.zone_maps import DEFAULT_ZONE_ROWS, MIN_COLUMN_BYTES, MIN_FILE_BYTES, StatisticsBuilder
 from lancetable.format.fragment import DataFile
 from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
@@ -40,10 +41,9 @@ if TYPE_CHECKING:
 _MAX_ALIGNMENT: Final = 1 << 20
 _PARALLEL_ROWS: Final = 32 * 1024
 _MIN_STATISTICS_BYTES: Final = 4 << 20  # statistics of batches of this size or more are computed on the pool
-# A file with fewer than _FEW_ROWS rows gets statistics only if its columns have _MIN_COLUMN_BYTES on average.
+# A file with fewer than _FEW_ROWS rows gets statistics only if its columns have MIN_COLUMN_BYTES on average.
 # Reading the statistics of smaller columns would take as long as reading the columns.
 _FEW_ROWS: Final = 2048
-_MIN_COLUMN_BYTES: Final = 16 << 10
 # Batches with fewer than _SMALL_ROWS rows are concatenated until they reach twice that number or one of the limits.
 _SMALL_ROWS: Final = 32 * 1024
 _MAX_JOINED_BYTES: Final = 8 << 20
@@ -199,14 +199,20 @@ class FileWriter(DataFileWriter):
         super().__init__(writer, schema, keep_arrays=keep_arrays)
         self._version = version
         self._cache_bytes = options.cache_bytes
+        self._max_joined_bytes = self._max_first_bytes = min(options.cache_bytes, _MAX_JOINED_BYTES)
+        if family.writers().small_columns is not None and options.cache_bytes >= _MAX_JOINED_BYTES:
+            # More of the first rows are queued, because the columns of a small file are encoded together.
+            self._max_first_bytes = max(_MAX_JOINED_BYTES, MIN_COLUMN_BYTES * len(schema.fields))
+        self._widest_bytes = 0  # upper bound of the size of the largest column of all queued batches
         self._small: list[list[pa.Array]] = []  # queued small batches
         self._small_rows = self._small_bytes = 0
         self._metadata: dict[str, bytes] = dict(schema.metadata)
-        self._columns = family.writers(schema, options, self.write_blob)
-        encodings = [encoding for column in self._columns for encoding in column.column_encodings]
-        self._messages = [file2_pb2.ColumnMetadata() for _ in encodings]
-        for message, encoding in zip(self._messages, encodings):
-            message.encoding.direct.encoding = encoding
+        self._options, self._writers = options, family.writers()
+        encodings = self._writers.column_encodings(schema)
+        self._first_columns = list(accumulate(map(len, encodings), initial=0))  # of the fields
+        # The serialized ColumnMetadata of each column, to which the pages are appended.
+        self._column_metadata = [bytearray(_encoding_message(each)) for field in encodings for each in field]
+        self._columns: list[ColumnWriter] = []  # opened when rows are encoded
         self._global_buffers: list[ByteRange] = []
         self._statistics = StatisticsBuilder(schema, zone_rows) if statistics and schema.fields else None
         self._statistics_task: Future[None] | None = None
@@ -245,10 +251,12 @@ class FileWriter(DataFileWriter):
         elif num_rows:
             self._small.append(self._copy(arrays))
             self._small_rows += num_rows
-            self._small_bytes += sum(map(array_bytes, arrays))
+            sizes = list(map(array_bytes, arrays))
+            self._small_bytes += sum(sizes)
+            self._widest_bytes += max(sizes, default=0)
             if (
                 self._small_rows >= 2 * _SMALL_ROWS
-                or self._small_bytes >= min(self._cache_bytes, _MAX_JOINED_BYTES)
+                or self._small_bytes >= (self._max_joined_bytes if self._columns else self._max_first_bytes)
                 or len(self._small) >= _MAX_JOINED
                 or self._may_fail(arrays)
             ):
@@ -271,20 +279,63 @@ class FileWriter(DataFileWriter):
         """Encode the queued small batches as one."""
         small, num_rows = self._small, self._small_rows
         self._small, self._small_rows, self._small_bytes = [], 0, 0
-        if not small:
+        combined = _combined(small)
+        if combined is not None:
+            self._write_arrays(combined, num_rows, stable=True)
             return
-        try:
-            combined = small[0] if len(small) == 1 else [pa.concat_arrays(column) for column in zip(*small)]
-        except pa.ArrowException:  # dictionaries that Arrow cannot unify
-            for arrays in small:
-                self._write_arrays(arrays, len(arrays[0]), stable=True)
-            return
-        self._write_arrays(combined, num_rows, stable=True)
+        for arrays in small:
+            self._write_arrays(arrays, len(arrays[0]), stable=True)
+
+    def _write_small_file(self) -> bool:
+        """Encode small columns together if all rows of the file are queued. Returns False if nothing was written."""
+        small_columns, options = self._writers.small_columns, self._options
+        is_small = 2 * self._widest_bytes <= min(options.cache_bytes, options.max_page_bytes)  # no column fills a page
+        arrays = None if small_columns is None or self._columns or not is_small else _combined(self._small)
+        encoder = None if small_columns is None or arrays is None else small_columns(self._schema.fields, arrays)
+        if arrays is None or encoder is None:
+            return False
+        self._small, self._small_rows, self._small_bytes = [], 0, 0
+        others = {position: self._open_column(position) for position, width in enumerate(encoder.widths) if not width}
+        for position, column in others.items():
+            self._write_pages(column.write(arrays[position]))
+        position = 0
+        while position < len(arrays):
+            data, messages, is_last = encoder.encode(position, self._pad(), self._padding)
+            self._put(data)
+            first_column = self._first_columns[position]
+            for number, message in enumerate(messages):
+                self._column_metadata[first_column + number] += message
+            position += len(messages)
+            if is_last and position < len(arrays):
+                if position not in others:
+                    others[position] = self._open_column(position)
+                    self._write_pages(others[position].write(arrays[position]))
+                self._write_pages(others[position].finish())
+                position += 1
+        if self._has_statistics:
+            self._add_to_statistics(arrays)
+        return True
+
+    @property
+    def _has_statistics(self) -> bool:
+        """True if the file gets statistics, once all pages are written."""
+        min_bytes = 0 if self._num_rows >= _FEW_ROWS else MIN_COLUMN_BYTES * len(self._column_metadata)
+        return self._position >= max(MIN_FILE_BYTES, min_bytes)
+
+    def _open_columns(self) -> list[ColumnWriter]:
+        """Return a writer of each top-level field; opened on the first call."""
+        self._columns = self._columns or [self._open_column(position) for position in range(len(self._schema.fields))]
+        return self._columns
+
+    def _open_column(self, position: int) -> ColumnWriter:
+        """Open a writer of the top-level field at a position."""
+        field, column = self._schema.fields[position], self._first_columns[position]
+        return self._writers.open_writer(field, column, self._options, self.write_blob)
 
     def _write_arrays(self, arrays: list[pa.Array], num_rows: int, *, stable: bool) -> None:
         self._add_to_statistics(arrays)
         try:
-            jobs = [(column, partial(column.write, array)) for column, array in zip(self._columns, arrays)]
+            jobs = [(column, partial(column.write, array)) for column, array in zip(self._open_columns(), arrays)]
             self._write_columns(jobs, num_rows >= _PARALLEL_ROWS)
         finally:
             if not stable:
@@ -310,11 +361,12 @@ class FileWriter(DataFileWriter):
         self._metadata[key] = value.encode() if isinstance(value, str) else value
 
     def _finish(self) -> WrittenFile:
-        self._write_small()
-        self._write_columns([(column, column.finish) for column in self._columns], self._num_rows >= _PARALLEL_ROWS)
+        if not self._write_small_file():
+            self._write_small()
+            jobs = [(column, column.finish) for column in self._open_columns()]
+            self._write_columns(jobs, self._num_rows >= _PARALLEL_ROWS)
         self._wait_for_statistics()
-        min_bytes = 0 if self._num_rows >= _FEW_ROWS else _MIN_COLUMN_BYTES * len(self._messages)
-        if self._statistics is not None and self._position >= max(MIN_FILE_BYTES, min_bytes):
+        if self._statistics is not None and self._has_statistics:
             self.add_schema_metadata(STATISTICS_KEY, str(self.add_global_buffer(self._statistics.finish())))
         self._pad()
         descriptor = file_pb2.FileDescriptor(
@@ -325,7 +377,7 @@ class FileWriter(DataFileWriter):
                 self._position,
                 self._version,
                 descriptor.SerializeToString(deterministic=True),
-                [message.SerializeToString() for message in self._messages],
+                list(map(bytes, self._column_metadata)),
                 self._global_buffers,
             )
         )
@@ -394,13 +446,15 @@ class FileWriter(DataFileWriter):
                     small += self._padding[:padding]
                     position += padding
             self._put(small)
-            message = self._messages[page.column].pages.add()
-            message.buffer_offsets.extend(starts)
-            message.buffer_sizes.extend(sizes)
-            message.length = page.length
-            message.encoding.direct.encoding = page.encoding
+            message = file2_pb2.ColumnMetadata()
+            entry = message.pages.add()
+            entry.buffer_offsets.extend(starts)
+            entry.buffer_sizes.extend(sizes)
+            entry.length = page.length
+            entry.encoding.direct.encoding = page.encoding
             if page.priority:
-                message.priority = page.priority
+                entry.priority = page.priority
+            self._column_metadata[page.column] += message.SerializeToString()
 
     def _pad(self) -> int:
         """Align the position for the next buffer, and return it."""
@@ -410,6 +464,21 @@ class FileWriter(DataFileWriter):
             self._out.write(self._padding[over:])
             position += len(self._padding) - over
         return position
+
+
+def _combined(small: Sequence[list[pa.Array]]) -> list[pa.Array] | None:
+    """Return the columns of one or more batches; None if there is none or Arrow cannot unify their dictionaries."""
+    try:
+        return small[0] if len(small) == 1 else [pa.concat_arrays(column) for column in zip(*small)] or None
+    except pa.ArrowException:
+        return None
+
+
+@lru_cache(maxsize=16)
+def _encoding_message(encoding: bytes) -> bytes:
+    """Return a serialized ColumnMetadata that only has an encoding."""
+    direct = file2_pb2.DirectEncoding(encoding=encoding)
+    return file2_pb2.ColumnMetadata(encoding=file2_pb2.Encoding(direct=direct)).SerializeToString()
 
 
 def _encoded(encode: Callable[[], Iterable[EncodedPage]]) -> list[EncodedPage]:

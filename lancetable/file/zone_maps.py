@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 MIN_FILE_BYTES: Final = 64 << 10  # smaller files get no zone maps
+MIN_COLUMN_BYTES: Final = 16 << 10  # mean size of the columns of a file of a few rows; smaller ones get no zone maps
 DEFAULT_ZONE_ROWS: Final = 8192
 _ZONE_ROWS_STEP: Final = 1024
 _FIRST_ROWS: Final = 2048
@@ -124,6 +125,7 @@ class StatisticsBuilder:
         self._schema, self._zone_rows = schema, zone_rows
         self._num_rows = 0
         # Small files often get no statistics, so the first rows are not summarized before more follow.
+        self._max_first_bytes = max(_FIRST_BYTES, MIN_COLUMN_BYTES * len(schema.fields))
         self._first: list[pa.RecordBatch] = []
         self._first_rows = self._first_bytes = 0
         self._range_zones: list[Int64] = []
@@ -152,8 +154,8 @@ class StatisticsBuilder:
             self._first_rows += batch.num_rows
             # The size of all buffers is an upper bound of `nbytes`, which takes much longer.
             size = batch.get_total_buffer_size()
-            self._first_bytes += size if size < _FIRST_BYTES else batch.nbytes
-            if self._first_rows >= _FIRST_ROWS or self._first_bytes >= _FIRST_BYTES:
+            self._first_bytes += size if size < self._max_first_bytes else batch.nbytes
+            if self._first_rows >= _FIRST_ROWS or self._first_bytes >= self._max_first_bytes:
                 self._add_first()
         else:
             self._add(batch)

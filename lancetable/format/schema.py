@@ -590,19 +590,15 @@ def _from_arrow(arrow: pa.Field, parent_id: int, numbering: Iterator[int], path:
         logical_type = "json"
         metadata[EXTENSION_NAME_KEY] = b"lance.json"
     field_id = next(numbering)
-    children = tuple(
-        [
-            _from_arrow(child, field_id, numbering, f"{path}.{child.name}", depth + 1)
-            for child in _child_fields(arrow.type, logical_type)
-        ]
-    )
+    child_fields = () if logical_type in logical_types.SIMPLE else _child_fields(arrow.type, logical_type)
+    children = [_from_arrow(child, field_id, numbering, f"{path}.{child.name}", depth + 1) for child in child_fields]
     return Field(
         arrow.name,
         field_id,
         parent_id,
         logical_type,
         arrow.nullable,
-        children,
+        tuple(children),
         metadata,
         logical_types.encoding_of(logical_type),
         (0, 0) if logical_type.startswith("dict:") else None,

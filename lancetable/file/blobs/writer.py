@@ -185,7 +185,7 @@ def _threshold(field: Field, name: str, default: int) -> int:
 def check_blob_nesting(schema: Schema) -> None:
     """Raise UnsupportedFeatureError for blobs inside fields other than structs and lists."""
     for field in schema.walk():
-        if not field.is_struct and not field.is_list and not field.is_blob_v2:
+        if field.children and not field.is_struct and not field.is_list and not field.is_blob_v2:
             for descendant in field.walk():
                 if descendant.is_blob_v2:
                     raise UnsupportedFeatureError(

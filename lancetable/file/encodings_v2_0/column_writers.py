@@ -27,6 +27,7 @@ from lancetable.file.column_interfaces import (
     array_bytes,
     contains_null,
 )
+from lancetable.file.column_mapping import stored_fields
 from lancetable.file.encodings_v2_0.base import BufferList, pack_any, pack_page
 from lancetable.file.encodings_v2_0.binary import nulls_of
 from lancetable.file.encodings_v2_0.blob import describe_blobs
@@ -35,6 +36,7 @@ from lancetable.file.encodings_v2_0.lists import encode_list
 from lancetable.file.encodings_v2_0.struct import SimpleStruct
 from lancetable.file.kernels.varbin import offsets_of
 from lancetable.format.schema import Field, Schema
+from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_0_pb2 as pb
 
 COLUMN_VALUES: Final = pack_any(pb.ColumnEncoding(values={}))
@@ -51,19 +53,24 @@ class _Writer(ColumnWriter, Protocol):
         """Return pages with all queued rows; more rows may follow."""
 
 
-def open_writers(schema: Schema, options: PageOptions, blobs: BlobSink) -> list[ColumnWriter]:
-    """Return a writer for each top-level field.
-
-    Raises UnsupportedFeatureError if 2.0 files cannot store a field.
-    """
-    writers: list[ColumnWriter] = []
-    column = 0
+def column_encodings(schema: Schema) -> list[Sequence[bytes]]:
+    """Return the encodings of the columns of each top-level field; see `Writers`."""
+    encodings: list[Sequence[bytes]] = []
+    checked: set[str] = set()  # types without children, of which most schemas have few
     for field in schema.fields:
-        check_field(field)
-        writer = _open_writer(column, field, field.name, options, blobs)
-        writers.append(writer)
-        column += len(writer.column_encodings)
-    return writers
+        is_plain = not field.children and not field.metadata
+        if not is_plain or field.logical_type not in checked:
+            check_field(field)
+        if is_plain:
+            checked.add(field.logical_type)
+        stored = [field] if is_plain else stored_fields(field, FileVersion.V2_0)
+        encodings.append([_COLUMN_BLOB if column.is_blob else COLUMN_VALUES for column in stored])
+    return encodings
+
+
+def open_writer(field: Field, column: int, options: PageOptions, blobs: BlobSink) -> ColumnWriter:
+    """Return a writer of a top-level field, whose first column has the number `column`."""
+    return _open_writer(column, field, field.name, options, blobs)
 
 
 def _open_writer(column: int, field: Field, path: str, options: PageOptions, blobs: BlobSink) -> _Writer:
@@ -77,7 +84,7 @@ def _open_writer(column: int, field: Field, path: str, options: PageOptions, blo
         for child in field.children:
             writer = _open_writer(child_column, child, f"{path}.{child.name}", options, blobs)
             children.append(writer)
-            child_column += len(writer.column_encodings)
+            child_column += len(stored_fields(child, FileVersion.V2_0))
         return StructWriter(column, path, children)
     return LeafWriter(column, field, path, options, blobs if field.is_blob else None)
 
@@ -128,7 +135,6 @@ class LeafWriter:
         self._path = path
         self._options = options
         self._blobs = blobs
-        self.column_encodings: Sequence[bytes] = (COLUMN_VALUES if blobs is None else _COLUMN_BLOB,)
         self._queue = Queue()
 
     @property
@@ -173,10 +179,6 @@ class StructWriter:
     concurrent: ClassVar[bool] = False
 
     @property
-    def column_encodings(self) -> Sequence[bytes]:
-        return (COLUMN_VALUES, *(encoding for child in self._children for encoding in child.column_encodings))
-
-    @property
     def queued_bytes(self) -> int:
         return sum(child.queued_bytes for child in self._children)
 
@@ -217,10 +219,6 @@ class ListWriter:
     _num_items: int = 0
     _queued_bytes: int = 0
     concurrent: ClassVar[bool] = False
-
-    @property
-    def column_encodings(self) -> Sequence[bytes]:
-        return (COLUMN_VALUES, *self._items.column_encodings)
 
     @property
     def queued_bytes(self) -> int:

@@ -23,7 +23,7 @@ from lancetable.file.encodings_v2_1.shred import Leaf, Shredded
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
-_FULL_ZIP_BYTES: Final = 256  # values of at least this size use the full-zip layout
+FULL_ZIP_BYTES: Final = 256  # values of at least this size use the full-zip layout
 MIN_COMPRESSED_BYTES: Final = 4096
 _FEW_LEVELS: Final = 64
 # Target size and maximum number of values of a chunk: the largest that other readers handle well.
@@ -89,7 +89,7 @@ class LeafRows(NamedTuple):
         """Return True if the full-zip layout is preferred. `value_bytes` is the size of the largest value."""
         if self.spec.options.structure:
             return self.spec.options.structure == "fullzip"
-        return value_bytes >= _FULL_ZIP_BYTES and (self.spec.large_chunks or not self.has_null_struct_above_list)
+        return value_bytes >= FULL_ZIP_BYTES and (self.spec.large_chunks or not self.has_null_struct_above_list)
 
     def encode_chunks(
         self, chunk: Callable[[ChunkLimits], Chunked], dictionary: EncodedItems | None = None
@@ -143,12 +143,12 @@ def page_of_chunks(
     width, words, chunks = encoded
     dictionary, num_dictionary_items = (None, 0) if items is None else (items.encoding, items.num_items)
     large, layers = rows.spec.large_chunks, rows.shredded.layers
-    layout = _chunk_layout(values, width, layers, num_items, large, dictionary, num_dictionary_items)
+    layout = chunk_layout(values, width, layers, num_items, large, dictionary, num_dictionary_items)
     return EncodedLayout(layout, ((words,), (chunks,), *([] if items is None else [(items.data,)])))
 
 
 @lru_cache(maxsize=256)
-def _chunk_layout(
+def chunk_layout(
     values: Compressive,
     width: int,
     layers: tuple[int, ...],

@@ -29,9 +29,9 @@ from lancetable.file.encodings_v2_1.layouts.fullzip import encode_fullzip_variab
 from lancetable.file.kernels import varbin
 
 _ZIP_COMPRESSED_BYTES: Final = 32 << 10  # longer values are compressed with zstd
-_MIN_FSST_BYTES: Final = 32 << 10
+MIN_FSST_BYTES: Final = 32 << 10
 _MIN_FSST_LENGTH: Final = 5
-_MIN_DICTIONARY_BYTES: Final = 4096  # smaller pages are not tested for a dictionary
+MIN_DICTIONARY_BYTES: Final = 4096  # smaller pages are not tested for a dictionary
 
 
 def _constant_page(rows: LeafRows, block: VariableWidth) -> EncodedLayout | None:
@@ -64,7 +64,7 @@ def encode_strings(rows: LeafRows, block: VariableWidth) -> EncodedLayout:
     word = offsets.dtype.itemsize
     tries_fsst = _tries_fsst(rows.spec, rows.shredded.values.type, content, longest)
     count = block.length
-    if count >= MIN_DICTIONARY_VALUES and content + word * count >= _MIN_DICTIONARY_BYTES:
+    if count >= MIN_DICTIONARY_VALUES and content + word * count >= MIN_DICTIONARY_BYTES:
         # FSST reduces strings to about 55 percent.
         plain = int(content * (0.55 if tries_fsst else 1)) + word * count
         page = dictionary_if_smaller(rows, rows.shredded.values, lambda: plain, content / count + word)
@@ -84,7 +84,7 @@ def encode_strings(rows: LeafRows, block: VariableWidth) -> EncodedLayout:
 
     def full_zip() -> EncodedLayout:
         large_values = longest > _ZIP_COMPRESSED_BYTES and rows.spec.options.compression not in ("none", "fsst")
-        compresses = (large_values or general is not None) and content >= _MIN_FSST_BYTES
+        compresses = (large_values or general is not None) and content >= MIN_FSST_BYTES
         if not rows.spec.large_chunks and not rows.spec.options.structure and rows.has_null_struct_above_list:
             page = all_in_dictionary(rows, compresses)
             if page is not None:
@@ -113,7 +113,7 @@ def _plain_page(rows: LeafRows, block: VariableWidth, longest: int) -> EncodedLa
 
 
 def _tries_fsst(spec: LeafSpec, data_type: pa.DataType, content: int, longest: int) -> bool:
-    if not kernels.NATIVE or content < _MIN_FSST_BYTES:
+    if not kernels.NATIVE or content < MIN_FSST_BYTES:
         return False
     if spec.options.compression:
         return spec.options.compression == "fsst"

@@ -37,27 +37,30 @@ from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_1_pb2 as pb
 
 _PARALLEL_BYTES: Final = 1 << 20
+_ONE_COLUMN: Final = (COLUMN_VALUES,)
 
 
-def open_writers(version: FileVersion, schema: Schema, options: PageOptions, blobs: BlobSink) -> list[ColumnWriter]:
-    """Return a writer for each top-level field.
-
-    Raises UnsupportedFeatureError for fields that the version cannot store.
-    """
-    writers: list[ColumnWriter] = []
-    column = 0
+def column_encodings(version: FileVersion, schema: Schema) -> list[Sequence[bytes]]:
+    """Return the encodings of the columns of each top-level field; see `Writers`."""
+    encodings: list[Sequence[bytes]] = []
     checked: set[str] = set()  # types without children, of which most schemas have few
     for field in schema.fields:
-        leaves = list(leaves_of(field))
         is_plain = not field.children and not field.metadata
-        if not is_plain or field.logical_type not in checked:
-            check_field(field, leaves, version)
+        if is_plain and field.logical_type in checked:
+            encodings.append(_ONE_COLUMN)
+            continue
+        leaves = list(leaves_of(field))
+        check_field(field, leaves, version)
+        encodings.append(_ONE_COLUMN * len(leaves))
         if is_plain:
             checked.add(field.logical_type)
-        specs = [LeafSpec(leaf, EncodingOptions.of(leaf.field.metadata), version) for leaf in leaves]
-        writers.append(FieldWriter(column, field, specs, options, blobs))
-        column += len(leaves)
-    return writers
+    return encodings
+
+
+def open_writer(version: FileVersion, field: Field, column: int, options: PageOptions, blobs: BlobSink) -> ColumnWriter:
+    """Return a writer of a top-level field, whose first column has the number `column`."""
+    specs = [LeafSpec(leaf, EncodingOptions.of(leaf.field.metadata), version) for leaf in leaves_of(field)]
+    return FieldWriter(column, field, specs, options, blobs)
 
 
 class _Job(NamedTuple):
@@ -86,10 +89,6 @@ class FieldWriter:
     def __post_init__(self) -> None:
         self.concurrent = not any(leaf.leaf.field.is_blob for leaf in self._leaves)
         self._is_strict = _has_strict(self._field)
-
-    @property
-    def column_encodings(self) -> Sequence[bytes]:
-        return (COLUMN_VALUES,) * len(self._leaves)
 
     @property
     def queued_bytes(self) -> int:

@@ -23,7 +23,7 @@ _MIN_SAMPLE_VALUES: Final = 64
 _SAMPLE_BYTES: Final = 256 << 10
 _LARGER_SAMPLE: Final = 8
 _SURE_PAIRS: Final = 4
-_FEW_VALUES: Final = 2048
+FEW_VALUES: Final = 2048
 _FEW_BYTES: Final = 64 << 10
 
 UInt = npt.NDArray[Any]  # unsigned, 1 to 8 bytes wide
@@ -59,7 +59,7 @@ def estimate_runs(values: npt.NDArray[Any]) -> int:
 
 def counts_exactly(count: int, value_bytes: float) -> bool:
     """Return True if `count_distinct` counts the distinct values, which is faster than sampling for few values."""
-    return count <= _FEW_VALUES and count * value_bytes <= _FEW_BYTES
+    return count <= FEW_VALUES and count * value_bytes <= _FEW_BYTES
 
 
 def count_distinct(array: pa.Array, max_distinct: int, value_bytes: float) -> int | None:

@@ -1,8 +1,8 @@
 """Kernels: conversion between bytes and values, as pure functions on whole arrays.
 
-Kernels use neither protobuf nor I/O nor pages. They validate the parts of a file that only they parse: declared sizes
-of compressed buffers, stored offsets, codes without a symbol. A violation raises CorruptFileError without a path, which
-the caller adds.
+Kernels use neither protobuf nor I/O nor pages, except that loops/small_pages.pxi writes the messages of pages. They
+validate the parts of a file that only they parse: declared sizes of compressed buffers, stored offsets, codes without a
+symbol. A violation raises CorruptFileError without a path, which the caller adds.
 
     compression.py         zstd and raw LZ4 blocks, bounded before memory is allocated
     fsst.py                short strings, compressed with a table of up to 255 symbols

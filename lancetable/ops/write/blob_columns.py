@@ -21,6 +21,8 @@ def blob_schema(schema: pa.Schema, version: FileVersion) -> pa.Schema:
 
 
 def _blob_field(field: pa.Field) -> pa.Field:
+    if pa.types.is_primitive(field.type) or pa.types.is_string(field.type):  # most fields of wide schemas
+        return field
     if is_prepared(field):
         return pa.field(field.name, _BYTES_OR_URI, field.nullable, plain_field(field).metadata)
     if not pa.types.is_large_binary(field.type):

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from lancetable.errors import CorruptFileError
 from lancetable.expr.evaluate import operators
 from lancetable.file import kernels
+from lancetable.file.encodings_v2_1.chunks import ChunkLimits
 from lancetable.file.kernels import distinct, key_tables
 from lancetable.file.zone_maps import StatisticsBuilder
 from lancetable.format.schema import Schema
@@ -44,6 +45,21 @@ def int32(values: np.ndarray) -> np.ndarray:
 def levels(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> Any:
     flat, two = np.ones(3, np.int64), np.full(3, 2, np.int64)
     return native.entries_of_rows(DATA, (a, two, flat), None, flat, flat, b, c, flat, np.sort(a), 1, 0, 0)
+
+
+def small_pages(array: pa.Array, width: int, first: Any = 0, position: Any = 0) -> Any:
+    limits = ChunkLimits(1024, 8192, 4096)
+    shared = native.SmallColumns(2, True, limits, limits, 1 << 15, 256, 2, 0)
+    return native.small_pages(shared, [array], [width], int(first), int(position), bytes(64), lambda *_: b"x")
+
+
+def unchecked(kind: pa.DataType, first: np.ndarray, *more: np.ndarray, start: Any = 0) -> pa.Array:
+    """Return an array of two values whose second buffer changes to `first` after the checks of Arrow."""
+    memory = np.zeros(len(first), first.dtype)
+    buffers = [pa.py_buffer(b"\5"), *map(pa.py_buffer, (memory, *more))]
+    array = pa.Array.from_buffers(kind, 2, buffers, 1, max(0, min(int(start), 1)))
+    memory[:] = first
+    return array
 
 
 # Each call gets three arrays of three positions; the third one also serves as a number of values.
@@ -78,6 +94,13 @@ CALLS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Any]] = {
     "page of strings": lambda a, b, c: native.string_page(a, DATA, None, int(b[0]), int(c[0]), False),
     "page of strings of 32 bits": lambda a, b, c: native.string_page(int32(a), DATA, DATA[:4], 2, 99, True),
     "page of numbers": lambda a, b, c: native.number_page(DATA, a[:1], int(b[0]) % 99, 4, int(c[0]), 999, False),
+    "small page of strings": lambda a, b, c: small_pages(
+        unchecked(pa.binary(), int32(a), DATA, start=c[0]), -32, position=b[0]
+    ),
+    "small page of long strings": lambda a, b, c: small_pages(unchecked(pa.large_binary(), a, DATA), -64, first=b[0]),
+    "small page of numbers": lambda a, b, c: small_pages(
+        unchecked(pa.int64(), a, start=c[0]), int(c[1]) if abs(int(c[1])) < 99 else 64, position=b[0]
+    ),
     "chunks": lambda a, b, c: native.assemble_chunks(np.abs(c[:2]), [[(DATA, a)]], [[(DATA, b), (DATA, a)]], True, 999),
     "zstd": lambda a, b, c: native.pack_frames(DATA, a, b, int(c[0])),
     "lz4": lambda a, b, c: native.unpack_lz4(DATA, a, b, min(int(c[0]), 99)),

@@ -8,7 +8,7 @@ raises CorruptFileError with the same message as the NumPy form.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 import cython
 
@@ -172,6 +172,24 @@ cdef Bytes column(owner, int64_t count, int64_t width):
     if values.size != count * width:
         raise ValueError(f"expected {count} values of {width} bytes, got {values.size} bytes")
     return values
+
+
+@cython.final
+cdef class Validity:
+    """Validity of rows: row 0 is bit `skip` of a bitmap. Without a bitmap, all rows are valid."""
+
+    cdef Bytes bitmap
+    cdef const uint8_t* bits
+    cdef int64_t skip
+
+    def __cinit__(self, bitmap, int64_t skip, int64_t rows):
+        self.bitmap = None if bitmap is None else Bytes(bitmap)
+        self.bits, self.skip = NULL if bitmap is None else self.bitmap.at, skip
+        if skip < 0 or (bitmap is not None and self.bitmap.size * 8 - skip < rows):
+            raise ValueError("validity too short")
+
+    cdef inline bint has(self, int64_t row) noexcept nogil:
+        return self.bits == NULL or self.bits[(self.skip + row) >> 3] >> ((self.skip + row) & 7) & 1
 
 
 @cython.final

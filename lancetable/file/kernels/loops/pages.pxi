@@ -121,19 +121,24 @@ def number_page(values, definition, int bits, int64_t count, int64_t max_values,
     if bits <= 0 or count <= 0 or (bits % 8 and bits != 1) or 16 * bits > 8 * target_bytes:
         raise ValueError(f"{count} values of {bits} bits do not fit into chunks")
     cdef Bytes source = Bytes(values)
-    cdef Definition levels = Definition(definition, count)
-    cdef int width = bits // 8 if bits in (16, 32, 64) else 1
     if source.size < (count * bits + 7) // 8:
         raise ValueError(f"{source.size} bytes are not {count} values of {bits} bits")
-    if <uint64_t>source.at % width:
+    return number_page_at(source.at, Definition(definition, count), bits, count, max_values, target_bytes, large)
+
+
+cdef number_page_at(
+    const uint8_t* at, Definition levels, int bits, int64_t count, int64_t max_values, int64_t target_bytes, bint large
+):
+    cdef int width = bits // 8 if bits in (16, 32, 64) else 1
+    if <uint64_t>at % width:
         return None
     if width == 8:
-        return number_chunks(<const uint64_t*>source.at, levels, bits, count, max_values, target_bytes, large)
+        return number_chunks(<const uint64_t*>at, levels, bits, count, max_values, target_bytes, large)
     if width == 4:
-        return number_chunks(<const uint32_t*>source.at, levels, bits, count, max_values, target_bytes, large)
+        return number_chunks(<const uint32_t*>at, levels, bits, count, max_values, target_bytes, large)
     if width == 2:
-        return number_chunks(<const uint16_t*>source.at, levels, bits, count, max_values, target_bytes, large)
-    return number_chunks(<const uint8_t*>source.at, levels, bits, count, max_values, target_bytes, large)
+        return number_chunks(<const uint16_t*>at, levels, bits, count, max_values, target_bytes, large)
+    return number_chunks(at, levels, bits, count, max_values, target_bytes, large)
 
 
 cdef number_chunks(
@@ -195,12 +200,19 @@ def string_page(const offset_t[::1] offsets, data, definition, int64_t per_chunk
     if the levels are smaller as run lengths. Raises CorruptFileError for offsets outside the data.
     """
     cdef Bytes source = Bytes(data)
-    cdef int64_t count = offsets.shape[0] - 1, width = sizeof(offset_t), log = 0, total = 0, most = 0
-    cdef int64_t chunks, i, row, first, last, size, shift, room
+    cdef int64_t count = offsets.shape[0] - 1
     if count <= 0 or per_chunk < 2 or per_chunk & (per_chunk - 1):
         raise ValueError(f"{count} values cannot be split into chunks of {per_chunk}")
     check(check_offsets(&offsets[0], count, source.size))
-    cdef Definition levels = Definition(definition, count)
+    return string_chunks(&offsets[0], count, source.at, Definition(definition, count), per_chunk, max_bytes, large)
+
+
+cdef string_chunks(
+    const offset_t* offsets, int64_t count, const uint8_t* data, Definition levels, int64_t per_chunk,
+    int64_t max_bytes, bint large,
+):
+    cdef int64_t width = sizeof(offset_t), log = 0, total = 0, most = 0
+    cdef int64_t chunks, i, row, first, last, size, shift, room
     if not levels.choose(count, per_chunk, large):
         return None
     chunks = (count + per_chunk - 1) // per_chunk
@@ -230,7 +242,7 @@ def string_page(const offset_t[::1] offsets, data, definition, int64_t per_chunk
             table = <offset_t*>at
             for row in range(last - first + 1):
                 table[row] = <offset_t>(offsets[first + row] - offsets[first] + shift)
-            memcpy(at + shift, source.at + offsets[first], offsets[last] - offsets[first])
+            memcpy(at + shift, data + offsets[first], offsets[last] - offsets[first])
             room = chunk_room(levels, last - first, size)
             chunk_word(word.at, i, room, log if i + 1 < chunks else 0, large)
             start += room
