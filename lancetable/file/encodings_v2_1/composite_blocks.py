@@ -101,23 +101,21 @@ class Indices:
         return Indices(self.numbers.take(indices), self.items)
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
+        numbers = self._checked(self.numbers.numbers(), validity)
         if pa.types.is_dictionary(data_type):
             index_type = data_type.index_type
             if index_type.bit_width != self.numbers.bits:
                 raise CorruptFileError(
                     "dictionary indices have the wrong width", index_type.bit_width, self.numbers.bits
                 )
-        else:
-            index_type = pa.from_numpy_dtype(self.numbers.numbers().dtype)
-        numbers = self._checked(self.numbers.numbers(), validity)
-        indices = pa.Array.from_buffers(index_type, self.length, [validity, pa.py_buffer(numbers)])
-        if pa.types.is_dictionary(data_type):
+            indices = pa.Array.from_buffers(index_type, self.length, [validity, pa.py_buffer(numbers)])
             return pa.DictionaryArray.from_arrays(indices, self.items, ordered=data_type.ordered, safe=False)
         self._check_size(numbers, min(limit, varbin.MAX_INT32) if offset_bytes(data_type) == 4 else limit)
         if native is not None and is_variable(data_type) and self.items.type == data_type and not self.items.null_count:
             offsets_and_data = varbin.take_items(self.items, numbers, validity)
             return pa.Array.from_buffers(data_type, self.length, [validity, *offsets_and_data])
-        return self.items.take(indices)
+        index_type = pa.from_numpy_dtype(numbers.dtype)
+        return self.items.take(pa.Array.from_buffers(index_type, self.length, [validity, pa.py_buffer(numbers)]))
 
     def _checked(self, numbers: npt.NDArray[Any], validity: pa.Buffer | None) -> npt.NDArray[Any]:
         count = len(self.items)

@@ -22,6 +22,7 @@ from lancetable.file.kernels.bitpacking import aligned
 
 MAX_INT32: Final = (1 << 31) - 1
 _BLOCK_ROWS: Final = 16 * 1024
+_FEW_BYTES: Final = 4096
 _INT32: Final[np.dtype[Any]] = np.dtype(np.int32)
 _INT64: Final[np.dtype[Any]] = np.dtype(np.int64)
 _LARGE: Final = frozenset({pa.large_string().id, pa.large_binary().id, pa.large_list(pa.null()).id})
@@ -184,8 +185,9 @@ def take_items(items: pa.Array, numbers: npt.NDArray[Any], validity: pa.Buffer |
 
 def taken_bytes(items: pa.Array, numbers: npt.NDArray[Any], limit: int) -> int:
     """Return the total size of the strings or binaries at indices, or a cheap upper bound if that is within `limit`."""
-    if items.nbytes * len(numbers) <= limit:
-        return items.nbytes * len(numbers)
+    size_bytes = int(items.nbytes) * len(numbers)
+    if size_bytes <= limit:
+        return size_bytes
     lengths = np.asarray(pc.binary_length(items).fill_null(0))
     longest = int(lengths.max(initial=0)) * len(numbers)
     return longest if longest <= limit else int(np.bincount(numbers.astype(np.int64), minlength=len(lengths)) @ lengths)
@@ -193,7 +195,9 @@ def taken_bytes(items: pa.Array, numbers: npt.NDArray[Any], limit: int) -> int:
 
 def is_ascii(data: npt.NDArray[np.uint8]) -> bool:
     """Return True if no byte has its high bit set."""
-    return len(data) == 0 or int(data.max()) < 0x80
+    if len(data) <= _FEW_BYTES:
+        return data.tobytes().isascii()
+    return int(data.max()) < 0x80
 
 
 def check_utf8(offsets: Offsets, data: npt.NDArray[np.uint8]) -> None:

@@ -105,31 +105,32 @@ def take_each(
 ) -> ReadPlan[list[DecodedRows]]:
     """Read `rows` of pages of several columns without lists, and return those of each page.
 
-    The pages are ordered by their positions, and share the number of buffers and the size of chunk words. Parameters
-    and errors are those of `take_rows`.
+    The pages are ordered by their positions, and share the number of buffers and the size of chunk words. The number
+    of rows is the same for each page. Other parameters and errors are those of `take_rows`.
     """
     starts, ends, counts, value_indices = gather.locate([page.table for page in pages], rows)
     data, positions = yield from fetch_pieces(starts, ends, max_gap)
-    have_levels = [page.layout.def_compression is not None for page in pages]
-    has_levels = np.repeat(have_levels, [len(selected) for selected in rows])
-    layout = pages[0].layout
+    layout, shape = pages[0].layout, (len(pages), len(rows[0]))
+    has_levels = np.array([page.layout.def_compression is not None for page in pages]).repeat(shape[1])
     num_levels, sizes, buffer_starts = miniblock.chunk_headers(
         data, positions, ends - starts, 1, layout.num_buffers, layout.has_large_chunk, has_levels
     )
     if ((num_levels != counts) & has_levels).any():
         raise CorruptFileError("levels and values of a chunk differ in number")
-    levels, *pieces = [Pieces(data, start, size, counts, value_indices) for start, size in zip(buffer_starts, sizes)]
-    found, begin = [], 0
-    for page, selected in zip(pages, rows):
-        end, layers = begin + len(selected), layers_of(page.layout.layers)
-        own = [_part(buffer, begin, end) for buffer in pieces]
-        definition = None
+    counts, value_indices = counts.reshape(shape), value_indices.reshape(shape)
+    # For each buffer, the pieces of each page.
+    buffers = [
+        [Pieces(data, *columns) for columns in zip(start.reshape(shape), size.reshape(shape), counts, value_indices)]
+        for start, size in zip(buffer_starts, sizes)
+    ]
+    found = []
+    for page, levels, *pieces in zip(pages, *buffers):
+        definition, layers = None, layers_of(page.layout.layers)
         if page.layout.def_compression is not None:
-            definition = _pick_levels(page.layout.def_compression, _part(levels, begin, end), limit)
-        values = _pick_page(page, own, end - begin, limit)
-        check_levels(None, definition, layers, end - begin, None)
-        found.append(DecodedRows(values, None, definition, layers.kinds, end - begin))
-        begin = end
+            definition = _pick_levels(page.layout.def_compression, levels, limit)
+        values = _pick_page(page, pieces, shape[1], limit)
+        check_levels(None, definition, layers, shape[1], None)
+        found.append(DecodedRows(values, None, definition, layers.kinds, shape[1]))
     return found
 
 
