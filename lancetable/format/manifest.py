@@ -27,7 +27,7 @@ from lancetable.proto import file_pb2, table_pb2
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 # Longer lists do not cache their converted fragments, to bound the memory of a scan over all of them.
-_MAX_CACHED_FRAGMENTS: Final = 8192
+_MAX_CACHED_FRAGMENTS: Final = 32768
 
 
 @dataclass(frozen=True, slots=True)
