@@ -11,14 +11,14 @@ The metadata `lance:index_stats` contains the number of bitmaps. A search reads 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError, UnsupportedTypeError
 from lancetable.index.key_ranges import key_ranges
-from lancetable.index.kind import IndexKind, OpenIndex, RowFilter, checked_options
+from lancetable.index.kind import Batches, IndexKind, OpenIndex, Sources, checked_options
 from lancetable.index.posting_files import OpenPostings, PostingFile, kept_postings, write_postings
 from lancetable.index.postings import PostingSort
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range
@@ -148,12 +148,7 @@ class Bitmap(IndexKind):
         return OpenBitmap(BitmapFile.open(files))
 
     def merge(
-        self,
-        writer: SegmentWriter,
-        field: Field,
-        sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: Iterable[pa.RecordBatch],
-        options: Mapping[str, Any],
+        self, writer: SegmentWriter, field: Field, sources: Sources, batches: Batches, options: Mapping[str, Any]
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details."""
         checked_options(self.name, options, {})

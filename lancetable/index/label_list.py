@@ -10,7 +10,7 @@ until 0.36, does not contain this set, so its answers are at most: the rows are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.index.bitmap import BitmapFile, write_bitmaps
-from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
+from lancetable.index.kind import ROW, VALUE, Batches, IndexKind, OpenIndex, Sources, checked_options
 from lancetable.index.posting_files import OpenPostings, kept, kept_postings
 from lancetable.index.postings import PostingSort
 from lancetable.index.queries import HasLabels, IndexQuery, IsIn
@@ -152,12 +152,7 @@ class LabelList(IndexKind):
         return OpenLabelList(BitmapFile.open(files), has_null_lists=self.has_null_lists)
 
     def merge(
-        self,
-        writer: SegmentWriter,
-        field: Field,
-        sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: Iterable[pa.RecordBatch],
-        options: Mapping[str, Any],
+        self, writer: SegmentWriter, field: Field, sources: Sources, batches: Batches, options: Mapping[str, Any]
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details."""
         checked_options(self.name, options, {})
