@@ -511,24 +511,8 @@ class ScannerBuilder:
         >>> points.to_table(columns=["id"], nearest={"column": "v", "q": [1, 0], "k": 2}).to_pydict()
         {'id': [1, 3], '_distance': [1.0, 1.0]}
         """
-        query = ops.nearest.nearest_query(
-            self._dataset.table_version.schema,
-            column,
-            q,
-            k=k,
-            metric=metric,
-            nprobes=nprobes,
-            minimum_nprobes=minimum_nprobes,
-            maximum_nprobes=maximum_nprobes,
-            refine_factor=refine_factor,
-            use_index=use_index,
-            ef=ef,
-            query_parallelism=query_parallelism,
-            approx_mode=approx_mode,
-            distance_range=distance_range,
-            search_effort=search_effort,
-        )
-        return self._set("nearest", query)
+        arguments = {name: value for name, value in locals().items() if name != "self"}
+        return self._set("nearest", ops.nearest.nearest_query(self._dataset.table_version.schema, **arguments))
 
     def prefilter(self, prefilter: bool | None) -> ScannerBuilder:
         """Apply the filter before a search, so that it finds `k` matching rows, instead of to the rows that it finds.
