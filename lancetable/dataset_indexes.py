@@ -111,17 +111,13 @@ class DatasetIndexes:
         TypeError
             If `name` is not a string, or `index_segments` is a single uuid or contains other objects.
         """
-        from lancetable.index_metadata import parse_uuid
+        from lancetable.index_metadata import parse_segments
         from lancetable.ops.index.statistics import prewarm_index
 
         check_string("name", name)
         if with_position:
             raise InvalidInputError("with_position is only supported for full text indexes; omit it")
-        if isinstance(index_segments, (str, bytes, uuid_module.UUID)):
-            raise TypeError(
-                f"index_segments must be an iterable of str or uuid.UUID, not a single {type(index_segments)}."
-            )
-        prewarm_index(self._table, name, None if index_segments is None else map(parse_uuid, index_segments))
+        prewarm_index(self._table, name, parse_segments(index_segments))
 
     def get_ivf_model(self, index_name: str) -> IvfModel:
         """Return the partitions of a vector index: the centroids of its first segment, and the metric.

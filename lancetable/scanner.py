@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
-from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -548,13 +547,9 @@ class ScannerBuilder:
         """
         if index_segments is None:
             return self._set("index_segments", None)
-        if isinstance(index_segments, (str, bytes, UUID)):
-            raise TypeError(
-                f"index_segments must be an iterable of str or uuid.UUID, not a single {type(index_segments)}."
-            )
-        from lancetable.index_metadata import parse_uuid
+        from lancetable.index_metadata import parse_segments
 
-        uuids = tuple(map(parse_uuid, index_segments))
+        uuids = parse_segments(index_segments)
         if not uuids:
             raise InvalidInputError("index_segments must not be empty; omit it to use all segments")
         return self._set("index_segments", uuids)
