@@ -142,8 +142,6 @@ class IndexKind(ABC):
     """Type of the details in the manifest."""
     needs_training: ClassVar[bool] = False
     """True if segments are trained on values. By default, `optimize_indices` writes new rows to a new segment."""
-    min_version: ClassVar[int] = 0
-    """Least `index_version` that this library can read."""
     max_version: ClassVar[int]
     """Greatest `index_version` that this library can read."""
 
