@@ -100,17 +100,10 @@ def write_bitmaps(
         file.metadata[_STATISTICS] = json.dumps({"num_bitmaps": num_bitmaps}, separators=(",", ":"))
 
 
-class OpenBitmap(OpenPostings):
-    """An open BITMAP segment."""
+class OpenBitmapFile(OpenPostings):
+    """Base of open segments of BITMAP and LABEL_LIST indexes."""
 
     file: BitmapFile
-
-    def search(self, query: IndexQuery) -> IndexResult:
-        """Return the rows that a query selects. See OpenIndex."""
-        if isinstance(query, IsNull):
-            return IndexResult(self.file.null_rows())
-        assert isinstance(query, (IsIn, Range))
-        return IndexResult(self.file.selected(query), self.file.null_rows)
 
     @property
     def value_type(self) -> pa.DataType:
@@ -120,6 +113,17 @@ class OpenBitmap(OpenPostings):
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment. See OpenIndex."""
         return self.file.statistics
+
+
+class OpenBitmap(OpenBitmapFile):
+    """An open BITMAP segment."""
+
+    def search(self, query: IndexQuery) -> IndexResult:
+        """Return the rows that a query selects. See OpenIndex."""
+        if isinstance(query, IsNull):
+            return IndexResult(self.file.null_rows())
+        assert isinstance(query, (IsIn, Range))
+        return IndexResult(self.file.selected(query), self.file.null_rows)
 
 
 class Bitmap(IndexKind):

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
-from lancetable.index.bitmap import BitmapFile, write_bitmaps
+from lancetable.index.bitmap import BitmapFile, OpenBitmapFile, write_bitmaps
 from lancetable.index.kind import ROW, VALUE, Batches, IndexKind, OpenIndex, Sources, checked_options
-from lancetable.index.posting_files import OpenPostings, kept, kept_postings
+from lancetable.index.posting_files import kept, kept_postings
 from lancetable.index.postings import PostingSort
 from lancetable.index.queries import HasLabels, IndexQuery, IsIn
 from lancetable.index.results import Exactness, IndexResult
@@ -43,10 +43,8 @@ if TYPE_CHECKING:
 _NULL_LISTS: Final = "lance:label_list_nulls"
 
 
-class OpenLabelList(OpenPostings):
+class OpenLabelList(OpenBitmapFile):
     """An open LABEL_LIST segment. `has_null_lists` is False for version 0."""
-
-    file: BitmapFile
 
     def __init__(self, file: BitmapFile, *, has_null_lists: bool) -> None:
         super().__init__(file)
@@ -78,15 +76,6 @@ class OpenLabelList(OpenPostings):
         # Indexes of files of version 2.0 may also contain labels of null lists, which these files store.
         null_lists = self.null_lists
         return IndexResult(rows - null_lists, null_lists)
-
-    @property
-    def value_type(self) -> pa.DataType:
-        """The type of the indexed values. See OpenIndex."""
-        return self.file.keys.data_type
-
-    def statistics(self) -> dict[str, Any]:
-        """Return statistics of the segment. See OpenIndex."""
-        return self.file.statistics
 
     @property
     def is_mergeable(self) -> bool:
