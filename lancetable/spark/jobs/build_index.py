@@ -112,9 +112,7 @@ class IndexJob(TableJob):
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
         """Remove the files of segments."""
-        discard_segments(
-            self.open_planned_version(plan), [from_string(IndexMetadata, result["entry"]) for result in results]
-        )
+        discard_segments(self.open_planned_version(plan), _entries(results))
         return {}
 
     def write_part(self, version: TableVersion, plan: Json, segment: int, fragment_ids: Sequence[int]) -> IndexMetadata:
