@@ -25,7 +25,13 @@ if TYPE_CHECKING:
 IndexType: TypeAlias = Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER", "JSON"]
 ProgressCallback: TypeAlias = Callable[[IndexProgress], object]
 
-# Arguments of pylance for vector indexes, which have no meaning for other kinds.
+# The arguments of `create_index` and `create_index_uncommitted` that are not only for vector indexes.
+COMMON_ARGUMENTS = frozenset(
+    (
+        *("self", "column", "index_type", "name", "replace", "train", "fragment_ids", "index_uuid"),
+        *("storage_options", "progress_callback", "kwargs"),
+    )
+)
 _VECTOR_DEFAULTS: dict[str, Any] = {"metric": "L2", "filter_nan": True, "skip_transpose": False}
 
 
@@ -105,17 +111,13 @@ class DatasetIndexes:
         TypeError
             If `name` is not a string, or `index_segments` is a single uuid or contains other objects.
         """
-        from lancetable.index_metadata import parse_uuid
+        from lancetable.index_metadata import parse_segments
         from lancetable.ops.index.statistics import prewarm_index
 
         check_string("name", name)
         if with_position:
             raise InvalidInputError("with_position is only supported for full text indexes; omit it")
-        if isinstance(index_segments, (str, bytes, uuid_module.UUID)):
-            raise TypeError(
-                f"index_segments must be an iterable of str or uuid.UUID, not a single {type(index_segments)}."
-            )
-        prewarm_index(self._table, name, None if index_segments is None else map(parse_uuid, index_segments))
+        prewarm_index(self._table, name, parse_segments(index_segments))
 
     def get_ivf_model(self, index_name: str) -> IvfModel:
         """Return the partitions of a vector index: the centroids of its first segment, and the metric.
@@ -388,7 +390,7 @@ class DatasetIndexes:
         given = {
             name: value
             for name, value in locals().items()
-            if name in _VECTOR_ARGUMENTS and not _is_default(name, value)
+            if name not in COMMON_ARGUMENTS and not _is_default(name, value)
         }
         from lancetable.index.vector.vector_kind import KIND
         from lancetable.index_metadata import Index
@@ -499,30 +501,6 @@ class DatasetIndexes:
         check_string("index_name", index_name)
         self._table = commit_uncommitted(self._table, index_name, column, _entries(segments))
         return self
-
-
-_VECTOR_ARGUMENTS = frozenset(
-    [
-        "metric",
-        "num_partitions",
-        "ivf_centroids",
-        "pq_codebook",
-        "num_sub_vectors",
-        "accelerator",
-        "index_cache_size",
-        "shuffle_partition_batches",
-        "shuffle_partition_concurrency",
-        "ivf_centroids_file",
-        "precomputed_partition_dataset",
-        "filter_nan",
-        "target_partition_size",
-        "streaming_sample_rate",
-        "streaming_coreset_rate",
-        "streaming_refine_passes",
-        "skip_transpose",
-        "rabitq_model",
-    ]
-)
 
 
 def _is_default(name: str, value: Any) -> bool:

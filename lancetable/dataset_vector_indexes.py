@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from lancetable.dataset_indexes import DatasetIndexes, ProgressCallback, one_column, uuid_or_none
+from lancetable.dataset_indexes import COMMON_ARGUMENTS, DatasetIndexes, ProgressCallback, one_column, uuid_or_none
 from lancetable.progress import index_report, tracked
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ class DatasetVectorIndexes(DatasetIndexes):
         >>> points.to_table(nearest={"column": "vector", "q": [7.2, 1.0], "k": 2})["vector"].to_pylist()
         [[7.0, 1.0], [8.0, 1.0]]
         """
-        arguments = {name: value for name, value in locals().items() if name not in _NOT_OPTIONS} | kwargs
+        arguments = {name: value for name, value in locals().items() if name not in COMMON_ARGUMENTS} | kwargs
         from lancetable.index.vector.vector_kind import KIND
         from lancetable.ops.index.create import create_index
         from lancetable.vector_index_arguments import vector_options
@@ -153,19 +153,3 @@ class DatasetVectorIndexes(DatasetIndexes):
                 tracker=tracker,
             )
         return self
-
-
-_NOT_OPTIONS = frozenset(
-    [
-        "self",
-        "column",
-        "index_type",
-        "name",
-        "replace",
-        "train",
-        "fragment_ids",
-        "index_uuid",
-        "progress_callback",
-        "kwargs",
-    ]
-)

@@ -224,3 +224,18 @@ def parse_uuid(text: Any) -> uuid_module.UUID:
         return uuid_module.UUID(str(text))
     except ValueError as error:
         raise InvalidInputError(f"invalid uuid {text!r}") from error
+
+
+def parse_segments(index_segments: Any) -> tuple[uuid_module.UUID, ...] | None:
+    """Parse the uuids of segments of an index; None for None.
+
+    Raises
+    ------
+    TypeError
+        If `index_segments` is a single uuid or contains other objects.
+    InvalidInputError
+        If a uuid is malformed.
+    """
+    if isinstance(index_segments, (str, bytes, uuid_module.UUID)):
+        raise TypeError(f"index_segments must be an iterable of str or uuid.UUID, not a single {type(index_segments)}.")
+    return None if index_segments is None else tuple(map(parse_uuid, index_segments))

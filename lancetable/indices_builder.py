@@ -185,22 +185,9 @@ class IndicesBuilder:
 
         Parameters and errors are those of `train_ivf` and `train_pq`.
         """
-        ivf_model = self.train_ivf(
-            num_partitions,
-            distance_type=distance_type,
-            accelerator=accelerator,
-            sample_rate=sample_rate,
-            max_iters=max_iters,
-            fragment_ids=fragment_ids,
-        )
-        pq_model = self.train_pq(
-            ivf_model,
-            num_subvectors,
-            sample_rate=sample_rate,
-            max_iters=max_iters,
-            num_bits=num_bits,
-            fragment_ids=fragment_ids,
-        )
+        training: dict[str, Any] = {"sample_rate": sample_rate, "max_iters": max_iters, "fragment_ids": fragment_ids}
+        ivf_model = self.train_ivf(num_partitions, distance_type=distance_type, accelerator=accelerator, **training)
+        pq_model = self.train_pq(ivf_model, num_subvectors, num_bits=num_bits, **training)
         return {"ivf_centroids": ivf_model.centroids, "pq_codebook": pq_model.codebook}
 
     # --- codes

@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias
-from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -511,24 +510,8 @@ class ScannerBuilder:
         >>> points.to_table(columns=["id"], nearest={"column": "v", "q": [1, 0], "k": 2}).to_pydict()
         {'id': [1, 3], '_distance': [1.0, 1.0]}
         """
-        query = ops.nearest.nearest_query(
-            self._dataset.table_version.schema,
-            column,
-            q,
-            k=k,
-            metric=metric,
-            nprobes=nprobes,
-            minimum_nprobes=minimum_nprobes,
-            maximum_nprobes=maximum_nprobes,
-            refine_factor=refine_factor,
-            use_index=use_index,
-            ef=ef,
-            query_parallelism=query_parallelism,
-            approx_mode=approx_mode,
-            distance_range=distance_range,
-            search_effort=search_effort,
-        )
-        return self._set("nearest", query)
+        arguments = {name: value for name, value in locals().items() if name != "self"}
+        return self._set("nearest", ops.nearest.nearest_query(self._dataset.table_version.schema, **arguments))
 
     def prefilter(self, prefilter: bool | None) -> ScannerBuilder:
         """Apply the filter before a search, so that it finds `k` matching rows, instead of to the rows that it finds.
@@ -564,13 +547,9 @@ class ScannerBuilder:
         """
         if index_segments is None:
             return self._set("index_segments", None)
-        if isinstance(index_segments, (str, bytes, UUID)):
-            raise TypeError(
-                f"index_segments must be an iterable of str or uuid.UUID, not a single {type(index_segments)}."
-            )
-        from lancetable.index_metadata import parse_uuid
+        from lancetable.index_metadata import parse_segments
 
-        uuids = tuple(map(parse_uuid, index_segments))
+        uuids = parse_segments(index_segments)
         if not uuids:
             raise InvalidInputError("index_segments must not be empty; omit it to use all segments")
         return self._set("index_segments", uuids)

@@ -110,6 +110,21 @@ def stub(name: str, feature: str) -> Callable[..., Any]:
     return missing
 
 
+def stubs_of_module(module: str, groups: _Groups) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a module: it returns a raising stub for each name of `groups`.
+
+    It raises AttributeError for other names.
+    """
+    missing = missing_names(groups)
+
+    def find(name: str) -> Any:
+        if name in missing:
+            return stub(f"{module}.{name}", missing[name])
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+    return find
+
+
 def fill_gaps(groups: _Groups) -> Callable[[type[_T]], type[_T]]:
     """Return a class decorator that adds a raising stub for each name of `groups`."""
 

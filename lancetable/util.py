@@ -14,21 +14,8 @@ from lancetable.errors import InvalidInputError, InvalidOperationError
 if TYPE_CHECKING:
     from lancetable.dataset import LanceDataset
 
-_MISSING = scope.missing_names(scope.UTIL)
+__getattr__ = scope.stubs_of_module(__name__, scope.UTIL)
 _METRICS = ("l2", "dot", "cosine")
-
-
-def __getattr__(name: str) -> Any:
-    """Return a raising stub for the names that only pylance supports.
-
-    Raises
-    ------
-    AttributeError
-        If pylance does not have the name either.
-    """
-    if name in _MISSING:
-        return scope.stub(f"lancetable.util.{name}", _MISSING[name])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class KMeans:

@@ -12,20 +12,7 @@ from lancetable import scope
 from lancetable.errors import InvalidInputError
 
 MetricType = Literal["l2", "euclidean", "dot", "cosine"]
-_MISSING = scope.missing_names(scope.VECTOR)
-
-
-def __getattr__(name: str) -> Any:
-    """Return a raising stub for the names that only pylance supports.
-
-    Raises
-    ------
-    AttributeError
-        If pylance does not have the name either.
-    """
-    if name in _MISSING:
-        return scope.stub(f"lancetable.vector.{name}", _MISSING[name])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = scope.stubs_of_module(__name__, scope.VECTOR)
 
 
 def vec_to_table(

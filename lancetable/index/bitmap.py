@@ -11,14 +11,14 @@ The metadata `lance:index_stats` contains the number of bitmaps. A search reads 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError, UnsupportedTypeError
 from lancetable.index.key_ranges import key_ranges
-from lancetable.index.kind import IndexKind, OpenIndex, RowFilter, checked_options
+from lancetable.index.kind import Batches, IndexKind, OpenIndex, Sources, checked_options
 from lancetable.index.posting_files import OpenPostings, PostingFile, kept_postings, write_postings
 from lancetable.index.postings import PostingSort
 from lancetable.index.queries import IndexQuery, IsIn, IsNull, Range
@@ -100,17 +100,10 @@ def write_bitmaps(
         file.metadata[_STATISTICS] = json.dumps({"num_bitmaps": num_bitmaps}, separators=(",", ":"))
 
 
-class OpenBitmap(OpenPostings):
-    """An open BITMAP segment."""
+class OpenBitmapFile(OpenPostings):
+    """Base of open segments of BITMAP and LABEL_LIST indexes."""
 
     file: BitmapFile
-
-    def search(self, query: IndexQuery) -> IndexResult:
-        """Return the rows that a query selects. See OpenIndex."""
-        if isinstance(query, IsNull):
-            return IndexResult(self.file.null_rows())
-        assert isinstance(query, (IsIn, Range))
-        return IndexResult(self.file.selected(query), self.file.null_rows)
 
     @property
     def value_type(self) -> pa.DataType:
@@ -120,6 +113,17 @@ class OpenBitmap(OpenPostings):
     def statistics(self) -> dict[str, Any]:
         """Return statistics of the segment. See OpenIndex."""
         return self.file.statistics
+
+
+class OpenBitmap(OpenBitmapFile):
+    """An open BITMAP segment."""
+
+    def search(self, query: IndexQuery) -> IndexResult:
+        """Return the rows that a query selects. See OpenIndex."""
+        if isinstance(query, IsNull):
+            return IndexResult(self.file.null_rows())
+        assert isinstance(query, (IsIn, Range))
+        return IndexResult(self.file.selected(query), self.file.null_rows)
 
 
 class Bitmap(IndexKind):
@@ -148,12 +152,7 @@ class Bitmap(IndexKind):
         return OpenBitmap(BitmapFile.open(files))
 
     def merge(
-        self,
-        writer: SegmentWriter,
-        field: Field,
-        sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: Iterable[pa.RecordBatch],
-        options: Mapping[str, Any],
+        self, writer: SegmentWriter, field: Field, sources: Sources, batches: Batches, options: Mapping[str, Any]
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details."""
         checked_options(self.name, options, {})

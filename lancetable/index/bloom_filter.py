@@ -8,7 +8,7 @@ values of NaN.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -20,7 +20,7 @@ from lancetable.file.kernels.varbin import offset_dtype, offsets_of
 from lancetable.file.kernels.xxh64 import Hashes, hash_numbers, hash_strings
 from lancetable.file.zone_map_builder import number_dtype, values_of
 from lancetable.format.row_address import U64Array
-from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
+from lancetable.index.kind import ROW, VALUE, Batches, IndexKind, OpenIndex, RowFilter, Sources, checked_options
 from lancetable.index.queries import IndexQuery, IsIn, IsNull
 from lancetable.index.split_block_filter import BLOCK_BYTES, FilterBuilder, filter_bytes, may_contain
 from lancetable.index.zones import (
@@ -244,12 +244,7 @@ class BloomFilter(IndexKind):
         return BloomFilterIndex(files)
 
     def merge(
-        self,
-        writer: SegmentWriter,
-        field: Field,
-        sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: Iterable[pa.RecordBatch],
-        options: Mapping[str, Any],
+        self, writer: SegmentWriter, field: Field, sources: Sources, batches: Batches, options: Mapping[str, Any]
     ) -> Message:
         """Write a segment with the zones of others and of new rows. See IndexKind."""
         defaults = dict(_DEFAULTS)

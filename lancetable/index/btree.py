@@ -24,9 +24,11 @@ from lancetable.index.key_ranges import KeyRanges, expand, key_ranges
 from lancetable.index.kind import (
     ROW,
     VALUE,
+    Batches,
     IndexKind,
     OpenIndex,
     RowFilter,
+    Sources,
     check_ordered,
     check_same_type,
     checked_options,
@@ -441,12 +443,7 @@ class BTree(IndexKind):
         return BTreeIndex(files)
 
     def merge(
-        self,
-        writer: SegmentWriter,
-        field: Field,
-        sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: Iterable[pa.RecordBatch],
-        options: Mapping[str, Any],
+        self, writer: SegmentWriter, field: Field, sources: Sources, batches: Batches, options: Mapping[str, Any]
     ) -> Message:
         """Write a segment from others and new rows. See IndexKind."""
         runs = []

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
@@ -38,7 +38,7 @@ from lancetable.expr.evaluate.operators import EvaluationError
 from lancetable.format import jsonb
 from lancetable.format.protobuf_conversion import parse_message
 from lancetable.format.schema import Schema
-from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, kind_named, kind_of_details
+from lancetable.index.kind import ROW, VALUE, Batches, IndexKind, OpenIndex, Sources, kind_named, kind_of_details
 from lancetable.index.queries import AtJsonPath, IndexQuery
 from lancetable.proto import index_pb2
 
@@ -212,28 +212,14 @@ class JsonPath(IndexKind):
         target = self._target.open(replace(files, metadata=metadata))
         return OpenJsonPath(files, target, self._target, message.path)
 
-    def build(
-        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
-    ) -> Message:
-        """Write the files of a new segment and return its details.
-
-        The values of `batches` are JSON strings or JSONB. Options are the `path`, the `target_index_type`,
-        `target_index_parameters`, a dict or its JSON string, and `value_type`, an Arrow type; by default, the first
-        value determines it.
-        """
-        return self.merge(writer, field, (), batches, options)
-
     def merge(
-        self,
-        writer: SegmentWriter,
-        field: Field,
-        sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: Iterable[pa.RecordBatch],
-        options: Mapping[str, Any],
+        self, writer: SegmentWriter, field: Field, sources: Sources, batches: Batches, options: Mapping[str, Any]
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details.
 
-        Without options, those of the first source apply.
+        The values of `batches` are JSON strings or JSONB. Options are the `path`, the `target_index_type`,
+        `target_index_parameters`, a dict or its JSON string, and `value_type`, an Arrow type; by default, the first
+        value determines it. Without options, those of the first source apply.
         """
         targets, path, data_type = [], None, None
         for source, row_filter in sources:
@@ -299,7 +285,7 @@ def _check_path(path: str) -> None:
 
 
 def _extract(
-    batches: Iterable[pa.RecordBatch], path: str, data_type: pa.DataType | None
+    batches: Batches, path: str, data_type: pa.DataType | None
 ) -> tuple[pa.DataType, Iterator[pa.RecordBatch]]:
     """Return the type of the values at a path, and batches of these values; without values the type is string."""
     found: Iterator[tuple[Items, pa.Array]]

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -125,6 +125,12 @@ class OpenIndex(ABC):
         """Approximate size in memory, without the pages that are cached separately."""
 
 
+Sources: TypeAlias = Sequence[tuple[OpenIndex, RowFilter]]
+"""Segments whose entries are merged, each with the filter of the rows that it may still name."""
+Batches: TypeAlias = Iterable[pa.RecordBatch]
+"""New rows, in the batches that `IndexKind.build` describes."""
+
+
 class IndexKind(ABC):
     """Kind of an index. Immutable."""
 
@@ -136,8 +142,6 @@ class IndexKind(ABC):
     """Type of the details in the manifest."""
     needs_training: ClassVar[bool] = False
     """True if segments are trained on values. By default, `optimize_indices` writes new rows to a new segment."""
-    min_version: ClassVar[int] = 0
-    """Least `index_version` that this library can read."""
     max_version: ClassVar[int]
     """Greatest `index_version` that this library can read."""
 
@@ -180,9 +184,7 @@ class IndexKind(ABC):
     def open(self, files: SegmentFiles) -> OpenIndex:
         """Open a segment. Raises CorruptFileError if it is damaged."""
 
-    def build(
-        self, writer: SegmentWriter, field: Field, batches: Iterable[pa.RecordBatch], options: Mapping[str, Any]
-    ) -> Message:
+    def build(self, writer: SegmentWriter, field: Field, batches: Batches, options: Mapping[str, Any]) -> Message:
         """Write the files of a new segment and return its details.
 
         Parameters
@@ -206,17 +208,9 @@ class IndexKind(ABC):
 
     @abstractmethod
     def merge(
-        self,
-        writer: SegmentWriter,
-        field: Field,
-        sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: Iterable[pa.RecordBatch],
-        options: Mapping[str, Any],
+        self, writer: SegmentWriter, field: Field, sources: Sources, batches: Batches, options: Mapping[str, Any]
     ) -> Message:
-        """Write one segment with the entries of several others and of new rows, and return its details.
-
-        `sources` are segments, each with the filter of the rows that it may still name.
-        """
+        """Write one segment with the entries of several others and of new rows, and return its details."""
 
     def remap(self, writer: SegmentWriter, source: OpenIndex, mapping: AddressMapping) -> bool:
         """Write a segment whose rows are mapped. Return False, without writing, if this kind cannot be remapped."""

@@ -10,7 +10,7 @@ until 0.36, does not contain this set, so its answers are at most: the rows are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from operator import and_, or_
@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
-from lancetable.index.bitmap import BitmapFile, write_bitmaps
-from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
-from lancetable.index.posting_files import OpenPostings, kept, kept_postings
+from lancetable.index.bitmap import BitmapFile, OpenBitmapFile, write_bitmaps
+from lancetable.index.kind import ROW, VALUE, Batches, IndexKind, OpenIndex, Sources, checked_options
+from lancetable.index.posting_files import kept, kept_postings
 from lancetable.index.postings import PostingSort
 from lancetable.index.queries import HasLabels, IndexQuery, IsIn
 from lancetable.index.results import Exactness, IndexResult
@@ -43,10 +43,8 @@ if TYPE_CHECKING:
 _NULL_LISTS: Final = "lance:label_list_nulls"
 
 
-class OpenLabelList(OpenPostings):
+class OpenLabelList(OpenBitmapFile):
     """An open LABEL_LIST segment. `has_null_lists` is False for version 0."""
-
-    file: BitmapFile
 
     def __init__(self, file: BitmapFile, *, has_null_lists: bool) -> None:
         super().__init__(file)
@@ -78,15 +76,6 @@ class OpenLabelList(OpenPostings):
         # Indexes of files of version 2.0 may also contain labels of null lists, which these files store.
         null_lists = self.null_lists
         return IndexResult(rows - null_lists, null_lists)
-
-    @property
-    def value_type(self) -> pa.DataType:
-        """The type of the indexed values. See OpenIndex."""
-        return self.file.keys.data_type
-
-    def statistics(self) -> dict[str, Any]:
-        """Return statistics of the segment. See OpenIndex."""
-        return self.file.statistics
 
     @property
     def is_mergeable(self) -> bool:
@@ -152,12 +141,7 @@ class LabelList(IndexKind):
         return OpenLabelList(BitmapFile.open(files), has_null_lists=self.has_null_lists)
 
     def merge(
-        self,
-        writer: SegmentWriter,
-        field: Field,
-        sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: Iterable[pa.RecordBatch],
-        options: Mapping[str, Any],
+        self, writer: SegmentWriter, field: Field, sources: Sources, batches: Batches, options: Mapping[str, Any]
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details."""
         checked_options(self.name, options, {})

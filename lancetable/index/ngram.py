@@ -11,7 +11,7 @@ these rows have to be checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lancetable.errors import CorruptFileError, UnsupportedTypeError
 from lancetable.file.kernels.varbin import is_string
-from lancetable.index.kind import ROW, VALUE, IndexKind, OpenIndex, RowFilter, checked_options
+from lancetable.index.kind import ROW, VALUE, Batches, IndexKind, OpenIndex, Sources, checked_options
 from lancetable.index.posting_files import OpenPostings, PostingFile, kept_postings, write_postings
 from lancetable.index.postings import PostingSort
 from lancetable.index.queries import Contains, IndexQuery, MatchesRegex
@@ -173,12 +173,7 @@ class NGram(IndexKind):
         return OpenNGram(file)
 
     def merge(
-        self,
-        writer: SegmentWriter,
-        field: Field,
-        sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: Iterable[pa.RecordBatch],
-        options: Mapping[str, Any],
+        self, writer: SegmentWriter, field: Field, sources: Sources, batches: Batches, options: Mapping[str, Any]
     ) -> Message:
         """Write one segment with the entries of several others and of new rows, and return its details."""
         checked_options(self.name, options, {})

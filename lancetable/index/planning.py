@@ -275,17 +275,9 @@ class _Planner:
         subject = self._subject(predicate.args[0])
         return None if subject is None else handler(self, subject, predicate)
 
-    def starts_with(self, subject: _Subject, predicate: ast.Call) -> _Part | None:
+    def text_query(self, subject: _Subject, predicate: ast.Call) -> _Part | None:
         text = _text(predicate.args[1])
-        return self._search(subject, StartsWith(subject.column, text)) if text else None
-
-    def contains(self, subject: _Subject, predicate: ast.Call) -> _Part | None:
-        text = _text(predicate.args[1])
-        return self._search(subject, Contains(subject.column, text)) if text else None
-
-    def matches_regex(self, subject: _Subject, predicate: ast.Call) -> _Part | None:
-        text = _text(predicate.args[1])
-        return self._search(subject, MatchesRegex(subject.column, text)) if text else None
+        return self._search(subject, _TEXT_QUERIES[predicate.function](subject.column, text)) if text else None
 
     def has_labels(self, subject: _Subject, predicate: ast.Call) -> _Part | None:
         if not isinstance(predicate.args[1], ast.Literal) or not predicate.args[1].value.is_valid:
@@ -396,12 +388,13 @@ _HANDLERS: dict[type[Expr], Callable[[_Planner, Any], _Part | None]] = {
     ast.Call: _Planner.call,
 }
 
+_TEXT_QUERIES: dict[str, Callable[[str, str], IndexQuery]] = {
+    "starts_with": StartsWith,
+    "contains": Contains,
+    "regexp_like": MatchesRegex,
+    "regexp_match": MatchesRegex,
+}
 _FUNCTIONS: dict[str, Callable[[_Planner, _Subject, ast.Call], _Part | None]] = {
-    "starts_with": _Planner.starts_with,
-    "contains": _Planner.contains,
-    "regexp_like": _Planner.matches_regex,
-    "regexp_match": _Planner.matches_regex,
-    "array_has": _Planner.has_labels,
-    "array_has_any": _Planner.has_labels,
-    "array_has_all": _Planner.has_labels,
+    **dict.fromkeys(_TEXT_QUERIES, _Planner.text_query),
+    **dict.fromkeys(("array_has", "array_has_any", "array_has_all"), _Planner.has_labels),
 }

@@ -5,7 +5,7 @@ Sets are read when a search needs them. If they are few, each is cached; larger 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from lancetable.index.row_sets import RowSet
 
 if TYPE_CHECKING:
     from lancetable.index.index_files import IndexFileReader, IndexFileWriter
-    from lancetable.index.kind import RowFilter
+    from lancetable.index.kind import RowFilter, Sources
     from lancetable.index.sort_keys import Int64
 
 MAX_CACHED: Final = 256
@@ -146,7 +146,7 @@ class OpenPostings(OpenIndex):
         return 1024
 
 
-def kept_postings(sources: Iterable[tuple[OpenIndex, RowFilter]]) -> Iterator[Run]:
+def kept_postings(sources: Sources) -> Iterator[Run]:
     """Return the postings of each of some segments with the rows that it may still name."""
     for source, row_filter in sources:
         assert isinstance(source, OpenPostings)

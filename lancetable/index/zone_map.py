@@ -8,7 +8,7 @@ is -inf, because pylance orders it below all numbers. The bounds of a zone of nu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -23,9 +23,9 @@ from lancetable.index.key_ranges import key_ranges
 from lancetable.index.kind import (
     ROW,
     VALUE,
+    Batches,
     IndexKind,
-    OpenIndex,
-    RowFilter,
+    Sources,
     check_ordered,
     check_same_type,
     checked_options,
@@ -221,12 +221,7 @@ class ZoneMap(IndexKind):
         return ZoneMapIndex(files)
 
     def merge(
-        self,
-        writer: SegmentWriter,
-        field: Field,
-        sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: Iterable[pa.RecordBatch],
-        options: Mapping[str, Any],
+        self, writer: SegmentWriter, field: Field, sources: Sources, batches: Batches, options: Mapping[str, Any]
     ) -> Message:
         """Write a segment with the zones of others and of new rows. See IndexKind."""
         defaults: dict[str, Any] = {

@@ -11,7 +11,6 @@ deleted rows between them.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,7 +22,7 @@ from lancetable.errors import CorruptFileError
 from lancetable.file.zone_map_builder import RowRanges
 from lancetable.format.row_address import U64Array, join, split
 from lancetable.index.index_files import IndexFileReader
-from lancetable.index.kind import OpenIndex, RowFilter
+from lancetable.index.kind import OpenIndex, RowFilter, Sources
 from lancetable.index.queries import IndexQuery, IsNull
 from lancetable.index.results import Exactness, IndexResult
 from lancetable.index.row_sets import RowSet
@@ -198,7 +197,7 @@ class ZonedIndex(OpenIndex):
         """Return, for each zone, whether it may contain a value that a query selects."""
 
 
-def merged_nulls(sources: Sequence[tuple[OpenIndex, RowFilter]], new: RowSet) -> RowSet | None:
+def merged_nulls(sources: Sources, new: RowSet) -> RowSet | None:
     """Return the rows with nulls of several segments and new rows, or None if they are not known."""
     sets = [new]
     for source, keep in sources:

@@ -26,7 +26,6 @@ from lancetable.format.version import FileVersion
 PREFIX: Final = "lance-encoding:"
 MAX_DEPTH: Final = 4
 MAX_ITEMS: Final = 40_000
-PEERS: Final = ("14", "0.39")  # releases of pylance whose limitations are known
 
 BoolArray = npt.NDArray[np.bool_]
 

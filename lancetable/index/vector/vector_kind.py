@@ -5,7 +5,7 @@ A segment without files has settings only: it was created without training, or f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,7 +14,7 @@ import numpy as np
 from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedTypeError
 from lancetable.format.protobuf_conversion import parse_message
 from lancetable.index.distances import Metric
-from lancetable.index.kind import IndexedValues, IndexKind, OpenIndex, RowFilter
+from lancetable.index.kind import Batches, IndexedValues, IndexKind, OpenIndex, RowFilter, Sources
 from lancetable.index.vector.build_settings import TYPES, BuildSettings
 from lancetable.index.vector.open_index import OpenVectorIndex
 from lancetable.index.vector.partition_buffers import PartitionBuffers
@@ -117,16 +117,6 @@ class VectorKind(IndexKind):
     def __init__(self, index_type: str) -> None:
         self.plan_name = index_type
 
-    def for_details(self, details: bytes) -> IndexKind | None:
-        """Return the kind of a segment; None for types that cannot be built. See IndexKind."""
-        if not details:
-            return self
-        try:
-            index_type = type_of_details(index_pb2.VectorIndexDetails.FromString(details))
-        except ValueError:
-            return None
-        return _KINDS.get(index_type)
-
     def for_options(self, options: Mapping[str, Any]) -> IndexKind:
         """Return the kind of the settings. See IndexKind."""
         return _KINDS[BuildSettings.of_options(options).index_type] if options else self
@@ -153,12 +143,7 @@ class VectorKind(IndexKind):
         return VectorSegment(files)
 
     def merge(
-        self,
-        writer: SegmentWriter,
-        field: Field,
-        sources: Sequence[tuple[OpenIndex, RowFilter]],
-        batches: Iterable[pa.RecordBatch],
-        options: Mapping[str, Any],
+        self, writer: SegmentWriter, field: Field, sources: Sources, batches: Batches, options: Mapping[str, Any]
     ) -> Message:
         """Write one segment from segments with the same partitions, and vectors. See IndexKind.
 

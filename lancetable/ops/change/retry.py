@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from typing import TypeVar
 
 from lancetable.commit.backoff import Backoff
+from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.errors import RetryableCommitConflictError
 from lancetable.table.version import TableVersion, latest
 
@@ -18,8 +19,8 @@ def on_newest(
     version: TableVersion,
     attempt: Callable[[TableVersion], T],
     *,
-    conflict_retries: int,
-    retry_timeout_s: float,
+    conflict_retries: int = 10,
+    retry_timeout_s: float = DEFAULT_TIMEOUT_SECONDS,
     final_conflicts: Collection[str] = (),
 ) -> T:
     """Run `attempt` on `version`; after a RetryableCommitConflictError, run it again on the newest version.

@@ -56,10 +56,28 @@ class ColumnValues:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield batches with the columns `VALUE` and `ROW`, in physical order. A batch has rows of one fragment."""
-        if self._fragment_ids:
-            yield from _values(
-                self._version, self._field, self._fragment_ids, row_ids=self._row_ids, tracker=self._tracker
-            )
+        if not self._fragment_ids:
+            return
+        options = ScanOptions(
+            columns=[self._version.schema.path_of(self._field.id)],
+            fragments=self._fragment_ids,
+            with_row_id=self._row_ids,
+            with_row_address=True,
+            batch_size=_BATCH_ROWS,
+            batch_size_bytes=_BATCH_BYTES,
+        )
+        plan = plan_scan(self._version, options)
+        plan = replace(plan, projection=plan.projection.in_storage_types())
+        resident_bytes = 0
+        for batch in self._tracker.counted(execute_scan(self._version, plan)):
+            addresses = batch.column("_rowaddr")
+            rows = batch.column("_rowid") if self._row_ids else addresses
+            values = pa.record_batch([batch.column(0), rows], names=[VALUE, ROW])
+            yield from _split(values, addresses)
+            resident_bytes += batch.nbytes
+            if resident_bytes > _RESIDENT_BYTES:
+                resident_bytes = 0
+                _release_pages(self._version, self._fragment_ids)
 
     def sample(self, num_rows: int, seed: int | None) -> pa.Array:
         """Return the values of up to `num_rows` distinct rows, drawn at random. Most of them are not null.
@@ -98,31 +116,6 @@ class ColumnValues:
             parts.append(join(fragment_id, offsets.astype(np.uint64)))
             start += live
         return np.concatenate(parts)
-
-
-def _values(
-    version: TableVersion, field: Field, fragment_ids: Sequence[int], *, row_ids: bool, tracker: Tracker
-) -> Iterator[pa.RecordBatch]:
-    options = ScanOptions(
-        columns=[version.schema.path_of(field.id)],
-        fragments=fragment_ids,
-        with_row_id=row_ids,
-        with_row_address=True,
-        batch_size=_BATCH_ROWS,
-        batch_size_bytes=_BATCH_BYTES,
-    )
-    plan = plan_scan(version, options)
-    plan = replace(plan, projection=plan.projection.in_storage_types())
-    resident_bytes = 0
-    for batch in tracker.counted(execute_scan(version, plan)):
-        addresses = batch.column("_rowaddr")
-        rows = batch.column("_rowid") if row_ids else addresses
-        values = pa.record_batch([batch.column(0), rows], names=[VALUE, ROW])
-        yield from _split(values, addresses)
-        resident_bytes += batch.nbytes
-        if resident_bytes > _RESIDENT_BYTES:
-            resident_bytes = 0
-            _release_pages(version, fragment_ids)
 
 
 def _release_pages(version: TableVersion, fragment_ids: Sequence[int]) -> None:

@@ -6,7 +6,6 @@ import uuid as uuid_module
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.ops.change.retry import on_newest
 from lancetable.ops.index.column_values import num_values
 from lancetable.ops.index.deferred_remap import check_is_needless
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from lancetable.index.kind import IndexKind
     from lancetable.table.version import TableVersion
 
-_CONFLICT_RETRIES = 10
 _REPLACEMENTS_OF_COLUMNS = ("DataReplacement", "Merge")
 
 
@@ -83,13 +81,7 @@ def create_index(
         replaced = [segment.files.metadata for segment in segments_named(base, target.name)]
         return commit_segments(base, [segment], replaced)
 
-    return on_newest(
-        version,
-        attempt,
-        conflict_retries=_CONFLICT_RETRIES,
-        retry_timeout_s=DEFAULT_TIMEOUT_SECONDS,
-        final_conflicts=_REPLACEMENTS_OF_COLUMNS,
-    )
+    return on_newest(version, attempt, final_conflicts=_REPLACEMENTS_OF_COLUMNS)
 
 
 def drop_index(version: TableVersion, name: str) -> TableVersion:
@@ -111,4 +103,4 @@ def drop_index(version: TableVersion, name: str) -> TableVersion:
             check_is_needless(base)
         return commit_segments(base, [], [segment.files.metadata for segment in removed])
 
-    return on_newest(version, attempt, conflict_retries=_CONFLICT_RETRIES, retry_timeout_s=DEFAULT_TIMEOUT_SECONDS)
+    return on_newest(version, attempt)

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 
 import pyroaring
 
-from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
 from lancetable.format.index import covered_fragments
 from lancetable.index.segments import IndexSegment, segment_of
@@ -38,8 +37,6 @@ if TYPE_CHECKING:
     from lancetable.format.index import IndexMetadata
     from lancetable.index.kind import IndexKind
     from lancetable.table.version import TableVersion
-
-_CONFLICT_RETRIES = 10
 
 
 def build_uncommitted(
@@ -136,7 +133,7 @@ def commit_uncommitted(version: TableVersion, name: str, column: str, entries: S
         # The files of the given segments are kept, because another attempt may commit them.
         return commit_segments(base, [*added, *rewritten], removed, own=rewritten)
 
-    return on_newest(version, attempt, conflict_retries=_CONFLICT_RETRIES, retry_timeout_s=DEFAULT_TIMEOUT_SECONDS)
+    return on_newest(version, attempt)
 
 
 def _checked(version: TableVersion, entries: Sequence[IndexMetadata]) -> list[IndexSegment]:

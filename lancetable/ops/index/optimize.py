@@ -21,7 +21,6 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.format.index import IndexMetadata, parse_indices
 from lancetable.index.segments import IndexSegment, fragment_reuse, index_segments
@@ -54,8 +53,6 @@ if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
 
 logger = logging.getLogger(__name__)
-
-_CONFLICT_RETRIES = 10
 
 
 class Extension(NamedTuple):
@@ -128,7 +125,7 @@ def optimize_indices(
                 added.append(write_extension(base, each, tracker=tracker))  # complete ones are removed after an error
         return commit_segments(base, added, replaced_entries(base, plan))
 
-    return on_newest(version, attempt, conflict_retries=_CONFLICT_RETRIES, retry_timeout_s=DEFAULT_TIMEOUT_SECONDS)
+    return on_newest(version, attempt)
 
 
 def plan_extensions(

@@ -9,14 +9,9 @@ from typing import Any
 import pyarrow as pa
 
 from lancetable.errors import LanceError
+from lancetable.format.fragment import Fragment
 from lancetable.ops.schema import new_columns
-from lancetable.spark.jobs.base import (
-    TableJob,
-    fragment_from_string,
-    fragment_to_string,
-    schema_from_string,
-    schema_to_string,
-)
+from lancetable.spark.jobs.base import TableJob, from_string, schema_from_string, schema_to_string, to_string
 from lancetable.spark.task_runner import Json
 from lancetable.table.version import TableVersion
 from lancetable.udf import as_batch
@@ -70,11 +65,11 @@ class AddColumnsJob(TableJob):
                 batch_size=self.batch_rows,
             )
         done, reused = new_columns.resumable_fragment(version, fragment, added, self.job)
-        return {"fragment": fragment_to_string(done), "reused": reused}
+        return {"fragment": to_string(done), "reused": reused}
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         """Commit the columns, and return the number of fragments that an earlier run had completed."""
-        fragments = [fragment_from_string(result["fragment"]) for result in results]
+        fragments = [from_string(Fragment, result["fragment"]) for result in results]
         base, new = self.open_planned_version(plan), schema_from_string(plan["new"])
         version = new_columns.commit_fragments(base, fragments, new, uuid)
         return {"reused": sum(result["reused"] for result in results), "version": version.version}

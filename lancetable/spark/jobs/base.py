@@ -9,7 +9,7 @@ import base64
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
@@ -19,6 +19,7 @@ from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import AlreadyExistsError
 from lancetable.format import transaction as tx
 from lancetable.format.fragment import Fragment
+from lancetable.format.protobuf_conversion import ProtoMessage
 from lancetable.ops.change.rewritten_rows import Prepared, discard_prepared
 from lancetable.ops.read.splits import Split, even_task_rows, plan_splits
 from lancetable.spark import options as limits
@@ -27,6 +28,8 @@ from lancetable.spark.pinned_version import PinnedVersion, commit_id_of, pin_of
 from lancetable.spark.task_runner import Json, Runner, Work
 from lancetable.spark.writer import log_if_repeated
 from lancetable.table.version import TableVersion
+
+T = TypeVar("T", bound=ProtoMessage)
 
 
 @dataclass(frozen=True)
@@ -140,9 +143,9 @@ class RowsJob(TableJob):
 def update_to_json(operation: tx.Update) -> Json:
     """Return an uncommitted Update as JSON: {"updated", "removed", "new", "fields"}."""
     return {
-        "updated": [fragment_to_string(fragment) for fragment in operation.updated_fragments],
+        "updated": [to_string(fragment) for fragment in operation.updated_fragments],
         "removed": list(operation.removed_fragment_ids),
-        "new": [fragment_to_string(fragment) for fragment in operation.new_fragments],
+        "new": [to_string(fragment) for fragment in operation.new_fragments],
         "fields": list(operation.fields_for_preserving_frag_bitmap),
     }
 
@@ -153,11 +156,11 @@ def update_from_results(results: Sequence[Json]) -> tx.Update:
     def all_of(name: str) -> Iterable[Any]:
         return (value for result in results for value in result[name])
 
-    updated = map(fragment_from_string, all_of("updated"))
+    updated = map(partial(from_string, Fragment), all_of("updated"))
     return tx.Update(
         removed_fragment_ids=tuple(sorted(all_of("removed"))),
         updated_fragments=tuple(sorted(updated, key=lambda fragment: fragment.id)),
-        new_fragments=tuple(map(fragment_from_string, all_of("new"))),
+        new_fragments=tuple(map(partial(from_string, Fragment), all_of("new"))),
         fields_for_preserving_frag_bitmap=tuple(sorted(set(all_of("fields")))),
     )
 
@@ -188,14 +191,15 @@ def schema_to_string(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize().to_pybytes()).decode()
 
 
-def fragment_from_string(encoded: str) -> Fragment:
-    """Decode a fragment that `fragment_to_string` encoded."""
-    return Fragment.from_proto(Fragment.message_class.FromString(base64.b64decode(encoded)))
+def from_string(kind: type[T], encoded: str) -> T:
+    """Decode a value of a frozen class that `to_string` encoded."""
+    decoded: T = kind.from_proto(kind.message_class.FromString(base64.b64decode(encoded)))
+    return decoded
 
 
-def fragment_to_string(fragment: Fragment) -> str:
-    """Encode a fragment as a string, for `fragment_from_string`."""
-    return base64.b64encode(fragment.to_proto().SerializeToString()).decode()
+def to_string(value: ProtoMessage) -> str:
+    """Encode a value of a frozen class as a string, for `from_string`."""
+    return base64.b64encode(value.to_proto().SerializeToString()).decode()
 
 
 def slices_of_task(task: Json) -> tuple[Split, ...]:

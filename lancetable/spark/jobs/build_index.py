@@ -10,7 +10,6 @@ are removed after the commit.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -35,7 +34,7 @@ from lancetable.ops.index.segment_builder import IndexTarget, commit_segments, d
 from lancetable.ops.index.targets import segments_named, target_of
 from lancetable.ops.index.trained_options import options_with_model, options_without_graphs, train_model
 from lancetable.ops.read.splits import plan_splits
-from lancetable.spark.jobs.base import TableJob, rows_per_task
+from lancetable.spark.jobs.base import TableJob, from_string, rows_per_task, to_string
 from lancetable.spark.options import DEFAULT_TASK_BYTES
 from lancetable.spark.task_runner import Json, Runner, succeeded
 from lancetable.table.version import TableVersion
@@ -91,18 +90,18 @@ class IndexJob(TableJob):
     def execute(self, plan: Json, task: Json) -> Json:
         """Write a part."""
         entry = self.write_part(self.open_planned_version(plan), plan, task["segment"], task["fragments"])
-        return {"segment": task["segment"], "entry": _to_string(entry), "merged": []}
+        return {"segment": task["segment"], "entry": to_string(entry), "merged": []}
 
     def merge(self, plan: Json, task: Json) -> Json:
         """Merge parts."""
-        version, parts = self.open_planned_version(plan), list(map(_from_string, task["parts"]))
+        version, parts = self.open_planned_version(plan), [from_string(IndexMetadata, part) for part in task["parts"]]
         entry = self.merge_parts(version, task["segment"], parts, is_last=task["is_last"])
-        return {"segment": task["segment"], "entry": _to_string(entry), "merged": [str(part.uuid) for part in parts]}
+        return {"segment": task["segment"], "entry": to_string(entry), "merged": [str(part.uuid) for part in parts]}
 
     def finish(self, plan: Json, results: list[Json], uuid: str, keep_files: bool) -> Json:
         """Commit the segments, remove the files of merged parts, and return the names of the indexes with counts."""
         base = self.open_planned_version(plan)
-        written = [_from_string(result["entry"]) for result in results]
+        written = _entries(results)
         merged = {part for result in results for part in result["merged"]}
         added = [entry for entry in written if str(entry.uuid) not in merged]
         own = [] if keep_files else written
@@ -113,7 +112,7 @@ class IndexJob(TableJob):
 
     def discard(self, plan: Json, results: list[Json]) -> Json:
         """Remove the files of segments."""
-        discard_segments(self.open_planned_version(plan), [_from_string(result["entry"]) for result in results])
+        discard_segments(self.open_planned_version(plan), _entries(results))
         return {}
 
     def write_part(self, version: TableVersion, plan: Json, segment: int, fragment_ids: Sequence[int]) -> IndexMetadata:
@@ -265,9 +264,5 @@ class OptimizeIndicesJob(IndexJob):
         return plan_extensions(version, self.names, num_to_merge=self.num_to_merge, retrain=self.retrain)
 
 
-def _to_string(entry: IndexMetadata) -> str:
-    return base64.b64encode(entry.to_proto().SerializeToString()).decode()
-
-
-def _from_string(encoded: str) -> IndexMetadata:
-    return IndexMetadata.from_proto(IndexMetadata.message_class.FromString(base64.b64decode(encoded)))
+def _entries(results: Sequence[Json]) -> list[IndexMetadata]:
+    return [from_string(IndexMetadata, result["entry"]) for result in results]

@@ -9,17 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-import numpy as np
-
 from lancetable.errors import CorruptFileError
-from lancetable.index.expressions import CoveredRows
 from lancetable.index.queries import IsNull, Range
-from lancetable.index.row_sets import RowSet
-from lancetable.index.segments import IndexSegment, index_segments
+from lancetable.index.segments import IndexSegment, index_segments, live_rows
 from lancetable.index.vector_segments import is_vector_segment
 from lancetable.ops.maintain.fsck.report import Finding, findings_of
 from lancetable.ops.maintain.fsck.vector_indexes import check_vector_segment
-from lancetable.table.row_counts import deleted_offsets
 from lancetable.table.version import TableVersion
 
 
@@ -48,7 +43,7 @@ def _read(segment: IndexSegment) -> None:
     """Read all pages; compare the rows of the segment with those of the table, if it contains each row."""
     assert segment.kind is not None
     if is_vector_segment(segment) and {*segment.files.metadata.fields} <= segment.files.version.schema.by_id.keys():
-        check_vector_segment(segment, _live_rows(segment))
+        check_vector_segment(segment, live_rows(segment.files.version, segment.fragments))
         return
     segment.open().prewarm()
     column, details = "", segment.files.details
@@ -56,18 +51,7 @@ def _read(segment: IndexSegment) -> None:
     if not all(segment.answers(query) and segment.kind.is_exact(query, details) for query in queries):
         return
     nulls, others = (segment.search(query).true for query in queries)
-    missing = len(_live_rows(segment) - nulls - others)
+    missing = len(live_rows(segment.files.version, segment.fragments) - nulls - others)
     if missing:
         what = f"{missing} rows of the table are missing in the index"
         raise CorruptFileError(what, path=segment.files.directory)
-
-
-def _live_rows(segment: IndexSegment) -> RowSet:
-    """Return the rows of the covered fragments that are not deleted."""
-    version = segment.files.version
-    live = CoveredRows(version, segment.fragments).all_rows
-    for fragment in version.manifest.fragments:
-        deleted = deleted_offsets(version, fragment) if fragment.id in segment.fragments else None
-        if deleted is not None:
-            live -= RowSet.of(deleted.astype(np.uint64) + np.uint64(fragment.id << 32))
-    return live
