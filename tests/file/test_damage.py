@@ -37,7 +37,7 @@ from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_0_pb2 as pb
 from lancetable.proto import encodings_v2_1_pb2, file2_pb2, file_pb2
 from lancetable.store.memory import MemoryStore
-from lancetable.testing.synthetic_files import Column, Page, build_file
+from tests.support.synthetic_files import Column, Page, build_file
 
 LIMIT_BYTES = 1 << 30  # address space in addition to that of the imports
 TRIAL_SECONDS = 5.0  # CPU seconds, as below, so that the load of the machine has no effect

@@ -28,8 +28,8 @@ from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import file_pb2
 from lancetable.store.memory import MemoryStore
-from lancetable.testing.legacy import TYPES, column
 from lancetable.testing.stores import CountingStore
+from tests.support.legacy import TYPES, column
 
 
 def write(table: pa.Table, **options: Any) -> tuple[MemoryStore, Schema]:

@@ -21,7 +21,7 @@ from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_0_pb2 as pb
 from lancetable.store.memory import MemoryStore
-from lancetable.testing.synthetic_files import VALUES, Column, Page, build_file
+from tests.support.synthetic_files import VALUES, Column, Page, build_file
 
 COUNT = 2500
 

@@ -15,7 +15,7 @@ import pytest
 import lancetable
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.proto import file_pb2, table_pb2
-from lancetable.testing.legacy import TYPES, column
+from tests.support.legacy import TYPES, column
 
 
 def parts(path: Path) -> tuple[bytes, file_pb2.Metadata, table_pb2.Manifest]:

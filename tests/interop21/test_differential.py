@@ -30,7 +30,7 @@ from lancetable.file import LanceFileReader, LanceFileWriter
 from lancetable.file.reader import open_data_file
 from lancetable.format.version import FileVersion
 from lancetable.store.local import LocalStore
-from lancetable.testing.nested import column_fields, comparable, random_array, row_choices, stands_alone
+from tests.support.nested import column_fields, comparable, random_array, row_choices, stands_alone
 
 EXAMPLES = 120 * int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly":

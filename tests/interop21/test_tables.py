@@ -20,8 +20,8 @@ import pytest
 
 import lancetable
 from lancetable.format.version import FileVersion
-from lancetable.testing import legacy
-from lancetable.testing.nested import FIXED, NUMBERS, TEXTS, comparable, random_array
+from tests.support import legacy
+from tests.support.nested import FIXED, NUMBERS, TEXTS, comparable, random_array
 
 PREFIX = "lance-encoding:"
 KEYS: dict[str, list[dict[str, str]]] = {

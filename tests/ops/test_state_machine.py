@@ -26,7 +26,7 @@ from lancetable.ops.write.write import WriteOptions
 from lancetable.table.fragment_writer import WriteLimits
 from lancetable.table.manifest_files import history
 from lancetable.table.version import TableVersion, checkout, latest, open_version
-from lancetable.testing.reference_model import BranchModel, State, Values
+from tests.support.reference_model import BranchModel, State, Values
 
 COLUMNS = {"id": pa.int64(), "s": pa.string(), "v": pa.int32(), "l": pa.list_(pa.float32())}
 SCHEMAS = (("id", "s"), ("id", "v", "s"), ("v", "id", "l"))

@@ -31,8 +31,8 @@ import lancetable
 from lancetable.errors import CommitStateUnknownError, LanceError, RefNotFoundError
 from lancetable.ops.maintain.fsck.check import check
 from lancetable.store.memory import MemoryStore
-from lancetable.testing.reference_model import BranchModel, Row, State, Values
 from lancetable.testing.stores import FaultyStore
+from tests.support.reference_model import BranchModel, Row, State, Values
 
 SCALE = int(os.environ.get("LANCETABLE_TEST_SCALE", "1"))
 

@@ -37,7 +37,7 @@ from lancetable.store.open import open_store
 from lancetable.table.manifest_files import pack, read_manifest
 from lancetable.table.version import open_version
 from lancetable.testing.conformance import StoreSuite
-from lancetable.testing.synthetic_files import Column, Page, build_file
+from tests.support.synthetic_files import Column, Page, build_file
 
 if TYPE_CHECKING:
     from integration.servers.moto_locked import Moto

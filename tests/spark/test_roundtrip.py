@@ -14,8 +14,8 @@ import pytest
 
 import lancetable
 from lancetable.errors import UnsupportedFeatureError
-from lancetable.testing.nested import comparable
 from lancetable.testing.strategies import NULL_FRACTIONS, TYPE_CASES, TypeCase
+from tests.support.nested import comparable
 
 pytest.importorskip("pyspark", reason="PySpark is not installed: pip install 'lancetable[spark-local]'")
 

@@ -218,7 +218,7 @@ def test_strings_stored_as_lists_of_bytes_are_read(tmp_path: Path) -> None:
     from lancetable.format.schema import Schema
     from lancetable.proto import encodings_v2_0_pb2 as pb
     from lancetable.store.memory import MemoryStore
-    from lancetable.testing.synthetic_files import Column, Page, build_file
+    from tests.support.synthetic_files import Column, Page, build_file
 
     def flat(bits: int) -> pb.ArrayEncoding:
         values = pb.ArrayEncoding(flat=pb.Flat(bits_per_value=bits, buffer=pb.Buffer()))

@@ -16,7 +16,7 @@ from lancetable.format.schema import Schema
 from lancetable.format.version import FileVersion
 from lancetable.proto import encodings_v2_1_pb2 as pb
 from lancetable.store.memory import MemoryStore
-from lancetable.testing.synthetic_files import Column, Page, build_file
+from tests.support.synthetic_files import Column, Page, build_file
 
 URL = "/lance.encodings21.PageLayout"
 INTS = pa.int32()

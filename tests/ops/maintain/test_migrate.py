@@ -17,7 +17,7 @@ from lancetable.format.version import FileVersion
 from lancetable.ops.maintain import migrate
 from lancetable.ops.maintain.migrate import rename_manifests
 from lancetable.table.version import open_version
-from lancetable.testing.legacy import TYPES, column
+from tests.support.legacy import TYPES, column
 
 
 def old_table(uri: Path, library: Any = lancetable, **options: Any) -> pa.Table:
