@@ -2,7 +2,7 @@
 
     ```python                        executed; the blocks of a page share a namespace and a directory
     ```python title="orders.py"      stored as this file in the directory of the page; any other language too
-    ```text title="Output"           output of the Python block above; `...` matches anything
+    ```text title="Output"           output of the Python block above; `...` matches anything, and so do times and UUIDs
     ```console                       commands after `$`, with their output; a failing one is followed by `$ echo $?`
     ```bash, ```text, ```sql         not executed: installations, scripts of the checkout, formats
     <!-- skip: next "reason" -->     the next block is not executed
@@ -32,8 +32,13 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 COMPARISON = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-LANGUAGES = {"python", "console", "text", "bash", "sql", "toml"}
+LANGUAGES = {"python", "console", "text", "bash", "sql", "toml", "csv"}
 _INFO = re.compile(r'(?P<language>[^\s`]*)(?: title="(?P<title>[^"]*)")?[ \t]*\n')
+# Values that differ in each run; a page shows those of one run.
+_VARIABLE = {
+    "TIME": re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?(?:\+00:00)?"),
+    "UUID": re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b"),
+}
 _lex = RawFencedCodeBlockLexer(_INFO)
 
 
@@ -109,7 +114,9 @@ class Page:
 
 
 def _store(example: Example) -> None:
-    Path(example.region.lexemes["title"]).write_text(example.parsed, encoding="utf-8")
+    path = Path(example.region.lexemes["title"])
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(example.parsed, encoding="utf-8")
 
 
 def run_console(text: str) -> str | None:
@@ -124,11 +131,7 @@ def run_console(text: str) -> str | None:
             return f"the command before {command!r} failed with {code}; show it with: echo $?"
         done = subprocess.run(
             ["bash", "-c", f"(exit {code})\n{command}"],
-            env={
-                **os.environ,
-                "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-                "PYTHONWARNINGS": "ignore",
-            },
+            env=_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -141,8 +144,17 @@ def run_console(text: str) -> str | None:
     return f"the last command failed with {code}; show it with: echo $?" if code else None
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment of commands: this interpreter and its commands first, and the library under test."""
+    paths = {"PATH": Path(sys.executable).parent, "PYTHONPATH": ROOT}
+    first = {name: f"{path}{os.pathsep}{os.environ.get(name, '')}".rstrip(os.pathsep) for name, path in paths.items()}
+    return {**os.environ, **first, "PYTHONWARNINGS": "ignore"}
+
+
 def difference(shown: str, printed: str) -> str | None:
     """Return a message if the printed text differs from the shown one, otherwise None."""
+    for name, pattern in _VARIABLE.items():
+        shown, printed = pattern.sub(name, shown), pattern.sub(name, printed)
     checker = doctest.OutputChecker()
     if checker.check_output(shown.strip(), printed.strip(), COMPARISON):
         return None
