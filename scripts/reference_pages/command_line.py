@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import click
 
@@ -46,9 +46,8 @@ def page() -> str:
     shared = _shared_options()
     parts = [_INTRODUCTION.format(common=_options(shared.values()))]
     for name, command in commands():
-        arguments = [
-            each.make_metavar(click.Context(command)) for each in command.params if isinstance(each, click.Argument)
-        ]
+        context = click.Context(command)
+        arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
         options = [each for each in command.params if isinstance(each, click.Option) and each.name not in shared]
         parts.append(f"## {name}\n\n```text\n{' '.join([name, '[OPTIONS]', *arguments])}\n```\n")
         parts.append(f"{_help(command)}\n")
@@ -70,9 +69,9 @@ def _help(command: click.Command) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
 
-def _options(options: object) -> str:
+def _options(options: Iterable[click.Option]) -> str:
     rows = []
-    for option in options:  # type: ignore[attr-defined]
+    for option in options:
         names = ", ".join(f"`{name}`" for name in option.opts)
         value = "" if option.is_flag else f" {option.make_metavar(click.Context(cli)).strip('[]')}"
         default = f" Default: `{option.default}`." if option.show_default else ""

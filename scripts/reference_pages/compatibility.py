@@ -42,9 +42,11 @@ def gaps() -> list[tuple[str, str]]:
         "lance.util": scope.UTIL,
     }
     found = [
-        (f"{owner}.{name}", why) for owner, group in groups.items() for name, why in scope.missing_names(group).items()
+        (f"{owner}.{name}", reason)
+        for owner, group in groups.items()
+        for name, reason in scope.missing_names(group).items()
     ]
-    return found + [(f"lance.{name}", why) for name, why in scope.missing_names(scope.MODULES).items()]
+    return found + [(f"lance.{name}", reason) for name, reason in scope.missing_names(scope.MODULES).items()]
 
 
 def signatures() -> dict[str, Any]:
@@ -55,9 +57,8 @@ def signatures() -> dict[str, Any]:
 
 def page() -> str:
     """Return the page."""
-    missing = table(
-        ["name of pylance", "reason, and what to use instead"], [[f"`{name}`", why] for name, why in gaps()]
-    )
+    rows = [[f"`{name}`", reason] for name, reason in gaps()]
+    missing = table(["name of pylance", "reason, and what to use instead"], rows)
     parts = [_INTRODUCTION.format(gaps=missing)]
     functions = []
     for owner, described in signatures().items():

@@ -10,9 +10,8 @@ from scripts.reference_pages.markdown import code, table
 REMEDIES = {
     "LanceError": "Catch it to handle every error that the library raises on purpose.",
     "InvalidInputError": "Correct the call; the message names the argument and the accepted values.",
-    "InvalidSqlError": "Correct the SQL; the message contains the position or the types. A failing value can be replaced "
-    "with `try_cast` or excluded by the filter.",
-    "ColumnNotFoundError": "Correct the name; the message lists the columns. Quote names with dots or capitals by backticks.",
+    "InvalidSqlError": "Correct the SQL; the message contains the cause.",
+    "ColumnNotFoundError": "Correct the name; the message lists the columns.",
     "SchemaMismatchError": 'Cast the data to the schema of the table, or pass `schema_mode="merge"` to add its columns.',
     "InvalidSchemaError": "Rename the columns: no duplicates, no dots at the top level, no reserved names.",
     "InvalidOperationError": "Read the message: it contains the condition and usually another method to call.",
@@ -20,7 +19,7 @@ REMEDIES = {
     "InvalidRefError": "Choose a name of letters, digits, `.`, `_` and `-`; branches may also contain `/`.",
     "NotFoundError": "Check the address in `path`.",
     "DatasetNotFoundError": "Check the address and the credentials. `write_dataset` creates a table.",
-    "VersionNotFoundError": "List the versions with `ds.versions()`; a cleanup may have removed it. Tag versions to keep them.",
+    "VersionNotFoundError": "List the versions with `ds.versions()`. A cleanup may have removed it: tag versions to keep them.",
     "RefNotFoundError": "List the names with `ds.tags.list()` and `ds.branches.list()`.",
     "IndexNotFoundError": "List the names with `ds.describe_indices()`.",
     "AlreadyExistsError": 'Choose another name, or open the existing object. For tables, pass `mode="append"` or '
@@ -31,8 +30,8 @@ REMEDIES = {
     "RetryableCommitConflictError": "Run the same operation again on the newest version.",
     "CommitStateUnknownError": "Search `transaction_uuid` in `ds.get_transactions()` of the newest versions before a "
     "retry. Delete no file.",
-    "CleanupError": "Delete the tags that are no longer needed, or pass `error_if_tagged_old_versions=False` to keep the "
-    "tagged versions.",
+    "CleanupError": "Delete tags that are not needed, or pass `error_if_tagged_old_versions=False`, which keeps the tagged "
+    "versions.",
     "CorruptFileError": "Run `lancetable fsck`. See [A damaged table](../runbooks/damaged-table.md).",
     "LimitError": "For a table that you trust, open it without `untrusted`. See "
     "[Untrusted tables](../how-to/untrusted-tables.md).",
@@ -41,7 +40,7 @@ REMEDIES = {
     "UnsupportedFeatureError": "Read the message: it names the feature and, if there is one, another way. See "
     "[Compatibility](compatibility.md).",
     "UnsupportedTypeError": "Choose another kind of index or cast the column.",
-    "StoreError": "Check the storage; the cause is chained (`__cause__`), `errno` is the number of the system's error. See "
+    "StoreError": "Check the storage; the cause is chained, and `errno` is the number of the system's error. See "
     "[A full disk](../runbooks/full-disk.md).",
 }
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 from scripts.reference_pages.pages import PAGES
 
 _LOADED = re.compile(
-    r"<(?:script|img|iframe|source|audio|video)\b[^>]*\bsrc=[\"']([^\"']*)|<link\b[^>]*\bhref=[\"']([^\"']*)"
+    r"""<(?:script|img|iframe|source|audio|video)\b[^>]*\bsrc=["']([^"']*)|<link\b[^>]*\bhref=["']([^"']*)"""
 )
 _LINK = re.compile(r"<a\b[^>]*\bhref=[\"']([^\"']*)")
 

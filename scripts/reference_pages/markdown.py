@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Return a Markdown table. Cells are Markdown; line breaks and bars in them are escaped."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
-    )
+    return "\n".join(f"| {' | '.join(map(_escape, line))} |" for line in lines)
+
+
+def _escape(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
 
 
 def code(names: Iterable[str]) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import runpy
+from dataclasses import Field
 from pathlib import Path
+from typing import Any
 
 import lancetable
 from scripts.reference_pages.markdown import table
@@ -25,12 +27,9 @@ _MORE = [
 
 def page() -> str:
     """Return the page."""
-    rows = [
-        [
-            f"`{each.metadata['name']}`",
-            "-" if each.default in (None, "") else f"`{each.default}`".lower(),
-            each.metadata["meaning"],
-        ]
-        for each in _OPTIONS.values()
-    ]
+    rows = [[f"`{each.metadata['name']}`", _default(each), each.metadata["meaning"]] for each in _OPTIONS.values()]
     return _INTRODUCTION + table(["option", "default", "meaning"], [*rows, *_MORE])
+
+
+def _default(option: Field[Any]) -> str:
+    return "-" if option.default in (None, "") else f"`{str(option.default).lower()}`"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lancetable.store.clouds import options
+from lancetable.store.schemes import Cloud
 from scripts.reference_pages.markdown import code, table
 
 OWN = {
@@ -19,7 +20,7 @@ OWN = {
     "refresh_offset_millis": "accepted for pylance, without effect",
     "lance_io_threads": "accepted for pylance, without effect",
 }
-_TITLES = {"s3": "S3 and compatible servers", "gcs": "Google Cloud Storage", "azure": "Azure"}
+_TITLES: dict[Cloud, str] = {"s3": "S3 and compatible servers", "gcs": "Google Cloud Storage", "azure": "Azure"}
 
 _INTRODUCTION = """# Storage options
 
@@ -53,11 +54,11 @@ def page() -> str:
     parts = [_INTRODUCTION.format(own=own, client=client)]
     for cloud, title in _TITLES.items():
         others: dict[str, list[str]] = {}
-        for other, name in options.SYNONYMS[cloud].items():  # type: ignore[index]
+        for other, name in options.SYNONYMS[cloud].items():
             others.setdefault(name, []).append(other)
-        prefixes = code(options.PREFIXES[cloud])  # type: ignore[index]
-        rows = [[f"`{name}`", code(others.get(name, []))] for name in sorted(options.NAMES[cloud])]  # type: ignore[index]
+        prefixes = code(options.PREFIXES[cloud])
+        rows = [[f"`{name}`", code(others.get(name, []))] for name in sorted(options.NAMES[cloud])]
         parts.append(f"## {title}\n\nEach name may have one of the prefixes {prefixes}.\n")
         parts.append(table(["option", "other names"], rows) + "\n")
-        parts.append(f"Environment, in order of precedence: {code(options.ENVIRONMENT[cloud])}.\n")  # type: ignore[index]
+        parts.append(f"Environment, in order of precedence: {code(options.ENVIRONMENT[cloud])}.\n")
     return "\n".join(parts)

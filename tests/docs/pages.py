@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 README = ROOT / "README.md"
 COMPARISON = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
-LANGUAGES = {"python", "console", "text", "bash", "sql", "toml", "csv"}
+LANGUAGES = {"python", "console", "text", "bash", "sql", "toml", "csv", "json"}
 _INFO = re.compile(r'(?P<language>[^\s`]*)(?: title="(?P<title>[^"]*)")?[ \t]*\n')
 # Values that differ in each run; a page shows those of one run.
 _VARIABLE = {
