@@ -12,14 +12,14 @@ REMEDIES = {
     "InvalidInputError": "Correct the call; the message names the argument and the accepted values.",
     "InvalidSqlError": "Correct the SQL; the message contains the cause.",
     "ColumnNotFoundError": "Correct the name; the message lists the columns.",
-    "SchemaMismatchError": 'Cast the data to the schema of the table, or pass `schema_mode="merge"` to add its columns.',
-    "InvalidSchemaError": "Rename the columns: no duplicates, no dots at the top level, no reserved names.",
+    "SchemaMismatchError": 'Cast the data, or pass `schema_mode="merge"` to add its columns to the table.',
+    "InvalidSchemaError": "Rename the columns: no duplicates, no dots, no reserved names.",
     "InvalidOperationError": "Read the message: it contains the condition and usually another method to call.",
     "OutOfRangeError": "Compare the number with `count_rows()` or with the documented bounds.",
     "InvalidRefError": "Choose a name of letters, digits, `.`, `_` and `-`; branches may also contain `/`.",
     "NotFoundError": "Check the address in `path`.",
     "DatasetNotFoundError": "Check the address and the credentials. `write_dataset` creates a table.",
-    "VersionNotFoundError": "List the versions with `ds.versions()`. A cleanup may have removed it: tag versions to keep them.",
+    "VersionNotFoundError": "List the versions with `ds.versions()`. Tag versions that a cleanup must keep.",
     "RefNotFoundError": "List the names with `ds.tags.list()` and `ds.branches.list()`.",
     "IndexNotFoundError": "List the names with `ds.describe_indices()`.",
     "AlreadyExistsError": 'Choose another name, or open the existing object. For tables, pass `mode="append"` or '
@@ -30,8 +30,7 @@ REMEDIES = {
     "RetryableCommitConflictError": "Run the same operation again on the newest version.",
     "CommitStateUnknownError": "Search `transaction_uuid` in `ds.get_transactions()` of the newest versions before a "
     "retry. Delete no file.",
-    "CleanupError": "Delete tags that are not needed, or pass `error_if_tagged_old_versions=False`, which keeps the tagged "
-    "versions.",
+    "CleanupError": "Delete tags that are not needed, or pass `error_if_tagged_old_versions=False` to keep them.",
     "CorruptFileError": "Run `lancetable fsck`. See [A damaged table](../runbooks/damaged-table.md).",
     "LimitError": "For a table that you trust, open it without `untrusted`. See "
     "[Untrusted tables](../how-to/untrusted-tables.md).",
