@@ -14,7 +14,15 @@ import lancetable
 from lancetable import errors, scope
 from lancetable.cli.commands import cli
 from lancetable.store.clouds import options as cloud_options
-from scripts.reference_pages import api, command_line, compatibility, log_records, spark_options, storage_options
+from scripts.reference_pages import (
+    api,
+    command_line,
+    compatibility,
+    known_limits,
+    log_records,
+    spark_options,
+    storage_options,
+)
 from scripts.reference_pages import errors as error_page
 from tests.signatures import CLASSES, FUNCTIONS
 
@@ -116,6 +124,10 @@ def test_every_log_record_is_listed() -> None:
             source = path.read_text(encoding="utf-8")
             calls += len(re.findall(r"\blogger\.(?:debug|info|warning|error)\(", source))
     assert len(list(log_records.records())) == calls > 40
+
+
+def test_known_limits_are_those_of_the_architecture() -> None:
+    assert known_limits.page().count("\n- ") >= 10
 
 
 def test_every_name_of_pylance_is_listed() -> None:
