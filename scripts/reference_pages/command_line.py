@@ -33,12 +33,11 @@ Generated from the commands. Install with `pip install 'lancetable[cli]'`.
 
 
 def commands(group: click.Group = cli, prefix: str = "lancetable") -> Iterator[tuple[str, click.Command]]:
-    """Yield each command with its full name, such as `lancetable index list`."""
+    """Yield each command and group with its full name, such as `lancetable index list`."""
     for name, command in sorted(group.commands.items()):
+        yield f"{prefix} {name}", command
         if isinstance(command, click.Group):
             yield from commands(command, f"{prefix} {name}")
-        else:
-            yield f"{prefix} {name}", command
 
 
 def page() -> str:
@@ -46,20 +45,24 @@ def page() -> str:
     shared = _shared_options()
     parts = [_INTRODUCTION.format(common=_options(shared.values()))]
     for name, command in commands():
-        context = click.Context(command)
-        arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
-        options = [each for each in command.params if isinstance(each, click.Option) and each.name not in shared]
-        parts.append(f"## {name}\n\n```text\n{' '.join([name, '[OPTIONS]', *arguments])}\n```\n")
+        parts.append(f"## {name}\n")
+        if not isinstance(command, click.Group):
+            context = click.Context(command)
+            arguments = [each.make_metavar(context) for each in command.params if isinstance(each, click.Argument)]
+            parts.append(f"```text\n{' '.join([name, '[OPTIONS]', *arguments])}\n```\n")
         parts.append(f"{_help(command)}\n")
+        options = [each for each in command.params if isinstance(each, click.Option) and each.name not in shared]
         if options:
             parts.append(_options(options) + "\n")
     return "\n".join(parts)
 
 
 def _shared_options() -> dict[str, click.Option]:
+    """Return the options that all commands have, by name."""
     every = [
         {each.name: each for each in command.params if isinstance(each, click.Option) and each.name is not None}
         for _, command in commands()
+        if not isinstance(command, click.Group)
     ]
     return {name: option for name, option in every[0].items() if all(name in other for other in every)}
 
