@@ -4,7 +4,7 @@
     ```python title="orders.py"      stored as this file in the directory of the page; any other language too
     ```text title="Output"           output of the Python block above; `...` matches anything, and so do times and UUIDs
     ```console                       commands after `$`, with their output; a failing one is followed by `$ echo $?`
-    ```bash, ```text, ```sql         not executed: installations, scripts of the checkout, formats
+    ```bash, ```text and others      not executed: installations, scripts of the checkout, formats
     <!-- skip: next "reason" -->     the next block is not executed
 
 A Python block that prints without an output block below is an error.
@@ -30,10 +30,9 @@ from sybil.parsers.markdown.lexers import RawFencedCodeBlockLexer
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-README = ROOT / "README.md"
 COMPARISON = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 LANGUAGES = {"python", "console", "text", "bash", "sql", "toml", "csv", "json"}
-_INFO = re.compile(r'(?P<language>[^\s`]*)(?: title="(?P<title>[^"]*)")?[ \t]*\n')
+_INFO = re.compile(r'(?P<language>\w*)(?: title="(?P<title>[^"]*)")?(?P<rest>[^\n]*)\n')
 # Values that differ in each run; a page shows those of one run.
 _VARIABLE = {
     "TIME": re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:\.\d+)?(?:\+00:00)?"),
@@ -53,11 +52,12 @@ def blocks(document: Document) -> Iterable[Region]:
     Raises
     ------
     ValueError
-        If the language of a block is missing or unknown.
+        If the first line of a block has an unknown language or more than a language and a title.
     """
     for region in _lex(document):
-        if region.lexemes["language"] not in LANGUAGES:
-            raise ValueError(f"{document.path}, {document.line_column(region.start)}: expected one of {LANGUAGES}")
+        if region.lexemes["language"] not in LANGUAGES or region.lexemes["rest"].strip():
+            place = f"{document.path}, {document.line_column(region.start)}"
+            raise ValueError(f"{place}: expected one of {', '.join(sorted(LANGUAGES))}, and at most a title")
         region.parsed = region.lexemes["source"]
         yield region
 

@@ -46,9 +46,10 @@ def test_output_that_is_not_shown_is_an_error(tmp_path: Path, after: list[str]) 
         page(tmp_path, "python\nprint(1)", *after).run()
 
 
-def test_an_unknown_language_is_an_error(tmp_path: Path) -> None:
+@pytest.mark.parametrize("first_line", ["", "pyhton", "python linenums", 'python {title="a.py"}', 'python title="a" x'])
+def test_an_unknown_first_line_is_an_error(tmp_path: Path, first_line: str) -> None:
     with pytest.raises(ValueError, match="expected one of"):
-        page(tmp_path, "pyhton\nprint(1)")
+        page(tmp_path, f"{first_line}\nprint(1)")
 
 
 def test_a_skipped_block_is_not_executed(tmp_path: Path) -> None:
