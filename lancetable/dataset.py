@@ -205,8 +205,8 @@ def dataset(
     untrusted
         Open a table from a source that you do not trust. Paths outside of `uri` raise UntrustedPathError: base paths,
         as in shallow clones and in a branch that is opened by its own address, and symbolic links on a local disk.
-        Strict limits apply; see docs/reliability.md. The setting is stored as the storage option `untrusted`, so it
-        applies to all versions, branches, fragments and pickled copies.
+        Strict limits apply; see docs/how-to/untrusted-tables.md. The setting is stored as the storage option
+        `untrusted`, so it applies to all versions, branches, fragments and pickled copies.
 
     Returns
     -------

@@ -207,7 +207,7 @@ class CorruptFileError(LanceError, OSError, ValueError):
 
 
 class LimitError(CorruptFileError):
-    """Content above the read limit that `limit` names, such as "page_bytes"; see docs/reliability.md."""
+    """Content above the read limit that `limit` names, such as "page_bytes"; see docs/how-to/untrusted-tables.md."""
 
     limit: str | None = None
 

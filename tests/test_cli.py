@@ -388,12 +388,6 @@ def test_exit_code_of_fsck_with_problems_is_2(ds: lance.LanceDataset) -> None:
     invoke("fsck", ds.uri, code=2)
 
 
-def test_every_command_is_in_the_readme() -> None:
-    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    section = text[text.index("## Command line") : text.index("## What works")]
-    assert [name for name in cli.commands if f"`{name}" not in section] == []
-
-
 def test_fsck_of_a_clean_table_prints_no_empty_table(ds: lance.LanceDataset) -> None:
     found, _, _ = run("fsck", ds.uri).partition("Not checked:")
     assert found.split()[:2] == ["versions", "2"] and "kind" not in found
