@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lancetable import telemetry
 from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.format.index import IndexMetadata, parse_indices
@@ -148,7 +149,13 @@ def plan_extensions(
         except UnsupportedFeatureError as error:
             if names is not None:
                 raise
-            logger.warning("%s: index %r is not extended: %s", version.uri, name, error)
+            logger.warning(
+                "%s: index %r is not extended: %s",
+                version.uri,
+                name,
+                error,
+                extra=telemetry.fields("index.not_extended", version.uri, version=version.version, index=name),
+            )
             continue
         plan += extensions
     return plan
