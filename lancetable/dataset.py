@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 import lancetable
-from lancetable import ops, scope
+from lancetable import ops, scope, telemetry
 from lancetable.argument_validation import (
     COMMIT_MESSAGE_KEY,
     DEFAULT_BLOB_BUFFER_SIZE,
@@ -43,7 +43,7 @@ from lancetable.argument_validation import (
 )
 from lancetable.dataset_vector_indexes import DatasetVectorIndexes
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
-from lancetable.lazy import lazy_names
+from lancetable.lazy import lazy_names, lazy_property
 from lancetable.progress import tracked
 from lancetable.refs import Branches, Tags
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
@@ -848,7 +848,7 @@ class LanceDataset(DatasetVectorIndexes, pads.Dataset):  # type: ignore[misc]  #
         >>> ds.take([3, 0, 3], columns=["carrier"]).to_pydict()
         {'carrier': ['DL', 'UA', 'DL']}
         """
-        return ops.take.take_offsets(self._table, indices, columns)
+        return self._traced_take(ops.take.take_offsets, indices, columns)
 
     def take_row_ids(self, row_ids: Sequence[int] | pa.Array, columns: Columns | None = None) -> pa.Table:
         """Read rows by `_rowid`, in the given order.
@@ -865,7 +865,20 @@ class LanceDataset(DatasetVectorIndexes, pads.Dataset):  # type: ignore[misc]  #
         TypeError
             If `row_ids` are not integers.
         """
-        return ops.take.take_row_ids(self._table, row_ids, columns)
+        return self._traced_take(ops.take.take_row_ids, row_ids, columns)
+
+    @lazy_property
+    def _is_traced(self) -> bool:
+        return telemetry.is_traced()
+
+    def _traced_take(self, take: Callable[..., pa.Table], rows: Any, columns: Columns | None) -> pa.Table:
+        table = self._table
+        if not self._is_traced:  # even a span that is not recorded would cost a noticeable part of a small take
+            return take(table, rows, columns)
+        with telemetry.start("take", table.store, table.base) as span:
+            result = take(table, rows, columns)
+            span.set(version=table.version, returned_rows=result.num_rows)
+        return result
 
     def _take_rows(
         self,

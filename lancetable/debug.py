@@ -50,6 +50,8 @@ EXTRAS = {
     "spark": ("pandas",),
     "cli": ("click", "rich", "tqdm"),
     "progress": ("tqdm",),
+    "sql": ("duckdb",),
+    "otel": ("opentelemetry-api",),
 }
 
 

@@ -13,6 +13,9 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from integration.servers.moto_locked import Moto
 
+settings.register_profile(
+    "quick", max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("dev", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Every run uses the same examples, so that a new failure has its cause in the code; the nightly run uses new ones.
 settings.register_profile(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sized
 
+from lancetable import telemetry
 from lancetable.commit.conflicts import describe, removed_fragments, updated_fragments
 from lancetable.format import transaction as tx
 
@@ -31,4 +32,17 @@ def log_commit(uri: str, version: int, operation: tx.Operation, deleted: Mapping
         "rows_deleted": sum(map(len, (deleted or {}).values())),
     }
     shown = "".join(f" {name}={count}" for name, count in counts.items() if count)
-    logger.info("%s: committed version %d: %s%s", uri, version, describe(operation), shown)
+    logger.info(
+        "%s: committed version %d: %s%s",
+        uri,
+        version,
+        describe(operation),
+        shown,
+        extra=telemetry.fields(
+            "commit.published",
+            uri,
+            version=version,
+            operation=describe(operation),
+            **{name: count for name, count in counts.items() if count},
+        ),
+    )

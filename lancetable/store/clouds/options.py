@@ -23,6 +23,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from lancetable import telemetry
 from lancetable.errors import InvalidInputError
 from lancetable.store.base import Capabilities
 from lancetable.store.schemes import Cloud
@@ -275,7 +276,12 @@ def check_option(name: str, place: str, cloud: Cloud | None = None) -> None:
     if matches and not is_known:
         raise InvalidInputError(f"unknown storage option {name!r}; did you mean {matches[0]}?")
     if cloud or not is_known:
-        logger.warning("storage option %r is unknown and has no effect on %s", name, place)
+        logger.warning(
+            "storage option %r is unknown and has no effect on %s",
+            name,
+            place,
+            extra=telemetry.fields("store.option_unknown", option=name),
+        )
 
 
 def hide_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
