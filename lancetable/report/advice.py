@@ -1,0 +1,141 @@
+"""Advice on the maintenance of a table, from the content of a report alone."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final
+
+from lancetable.commit.cleanup.cleanup_plan import DEFAULT_AGE
+from lancetable.format.version import FileVersion
+from lancetable.report.model import Advice
+from lancetable.report.text import is_shown, plural, size
+
+if TYPE_CHECKING:
+    from lancetable.report.model import TableReport, VersionEntry
+
+_MANY_VERSIONS: Final = 200
+_KEPT_VERSIONS: Final = 100
+_MANY_SEGMENTS: Final = 8
+_RECENT: Final = timedelta(days=1)
+
+
+def advise(report: TableReport) -> TableReport:
+    """Return the report with advice. Of an older version, the only advice is to look at the newest one."""
+    overview = report.overview
+    if overview.version < overview.newest_version:
+        title = f"Version {overview.version} is not the newest version"
+        detail = f"Maintenance changes the newest version, {overview.newest_version}: make a report of that version."
+        return replace(report, advice=(*_check(report), Advice("report", title, detail, _command(report, "report"))))
+    advice = (*_check(report), *_compact(report), *_cleanup(report), *_indexes(report), *_migrate(report))
+    return replace(report, advice=advice)
+
+
+def _check(report: TableReport) -> Iterator[Advice]:
+    if report.problems:
+        title = f"{plural(len(report.problems), 'part')} of the table could not be read"
+        detail = "The section Problems lists them. A check reads all files of all versions and names the remedies."
+        yield Advice("fsck", title, detail, _command(report, "fsck"))
+
+
+def _compact(report: TableReport) -> Iterator[Advice]:
+    plan = report.compaction
+    if plan is None or not plan.num_tasks:
+        return
+    title = f"{plural(plan.num_fragments, 'fragment')} can be compacted"
+    rows = plan.num_rows / plan.num_fragments
+    detail = (
+        f"They have {rows:,.0f} rows on average. Fewer and larger fragments make scans, commits and the planning of "
+        f"queries faster."
+    )
+    if plan.num_deleted_rows:
+        detail += f" The {plural(plan.num_deleted_rows, 'deleted row')} in them are removed."
+    yield Advice("compact", title, detail, _command(report, "compact", "--run"))
+
+
+def _cleanup(report: TableReport) -> Iterator[Advice]:
+    unused = list(_unused_versions(report))
+    old = [entry for entry in unused if entry.committed and entry.committed < report.generated - DEFAULT_AGE]
+    more = report.history.total - len(report.history.versions)
+    days = DEFAULT_AGE.days
+    if old:
+        at_least = "At least " if more else ""
+        title = f"{at_least}{plural(len(old), 'version')} older than {days} days can be removed"
+        detail = "A cleanup removes them and the files that only they reference. Without --run, it lists these files."
+        yield Advice("cleanup", title, detail, _command(report, "cleanup", "--run"))
+    elif report.history.total >= _MANY_VERSIONS:
+        title = f"The table has {report.history.total:,} versions of the last {days} days"
+        detail = (
+            f"Each version keeps its manifest and the files that it references. This cleanup keeps the newest "
+            f"{_KEPT_VERSIONS} versions, and all versions of the last day. Older versions cannot be read afterwards."
+        )
+        options = ("--retain", str(_KEPT_VERSIONS), "--older-than", f"{_RECENT.days}days", "--run")
+        yield Advice("cleanup", title, detail, _command(report, "cleanup", *options))
+
+
+def _unused_versions(report: TableReport) -> Iterator[VersionEntry]:
+    """Yield the versions before the described one that no tag and no branch refers to."""
+    overview = report.overview
+    parents = {branch.parent_version for branch in report.branches if branch.parent_branch == overview.branch}
+    for entry in report.history.versions:
+        if entry.version < overview.version and not entry.tags and entry.version not in parents:
+            yield entry
+
+
+def _indexes(report: TableReport) -> Iterator[Advice]:
+    for index in report.indexes:
+        name = shell_quote(index.name)
+        if not index.columns:
+            title = f"Index {index.name!r} is on a column that does not exist any more"
+            detail = "Queries do not use it. The next commit of this library removes it."
+            yield Advice("index", title, detail, _command(report, "index drop", "--run", arguments=(name,)))
+        elif index.num_fragments_unindexed:
+            rows = index.num_rows_unindexed
+            what = plural(index.num_fragments_unindexed, "fragment") if rows is None else plural(rows, "row")
+            title = f"Index {index.name!r} does not cover {what}"
+            detail = "Queries that use the index also scan these rows."
+            yield Advice("index", title, detail, _command(report, "index optimize", f"--name={name}", "--run"))
+        elif index.num_segments >= _MANY_SEGMENTS:
+            title = f"Index {index.name!r} has {index.num_segments} segments"
+            detail = "A query searches each of them. Merged, they are searched once."
+            options = (f"--name={name}", "--merge", str(index.num_segments), "--run")
+            yield Advice("index", title, detail, _command(report, "index optimize", *options))
+
+
+def _migrate(report: TableReport) -> Iterator[Advice]:
+    overview = report.overview
+    if overview.data_format == FileVersion.LEGACY.number and overview.num_data_files:
+        title = "The data files have format 0.1"
+        detail = (
+            f"Newer formats support nulls of all types, more compression, and faster access to single rows. A migration "
+            f"rewrites {size(overview.data_bytes)}."
+        )
+        yield Advice("migrate", title, detail, _command(report, "migrate", "--run"))
+
+
+def _command(report: TableReport, name: str, *options: str, arguments: tuple[str, ...] = ()) -> str:
+    """Return a command of the command line for the table."""
+    uri = report.overview.uri
+    end_of_options = ["--"] if uri.startswith("-") else []
+    return " ".join(["lancetable", name, *options, *end_of_options, shell_quote(uri), *arguments])
+
+
+def shell_quote(text: str) -> str:
+    """Return a string as a word of a shell. Control characters are escaped, which needs Bash or a shell like it."""
+    if is_shown(text):
+        return shlex.quote(text)
+    escaped = "".join(_escape(character) for character in text)
+    return f"$'{escaped}'"
+
+
+def _escape(character: str) -> str:
+    if character in "\\'":
+        return f"\\{character}"
+    if is_shown(character):
+        return character
+    code = ord(character)
+    if 0xDC80 <= code <= 0xDCFF:  # a byte of a path that is not UTF-8; see os.fsdecode
+        return f"\\x{code - 0xDC00:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
