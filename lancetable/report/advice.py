@@ -109,8 +109,8 @@ def _migrate(report: TableReport) -> Iterator[Advice]:
     if overview.data_format == FileVersion.LEGACY.number and overview.num_data_files:
         title = "The data files have format 0.1"
         detail = (
-            f"Newer formats support nulls of all types, more compression, and faster access to single rows. A migration "
-            f"rewrites {size(overview.data_bytes)}."
+            f"Newer formats support nulls of all types, more compression, and faster access to single rows. "
+            f"A migration rewrites {size(overview.data_bytes)}."
         )
         yield Advice("migrate", title, detail, _command(report, "migrate", "--run"))
 

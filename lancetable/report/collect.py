@@ -7,6 +7,8 @@ from datetime import datetime, timezone
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+import lancetable
+from lancetable.format.refs import BranchContents, TagContents
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.report.advice import advise
 from lancetable.report.compaction import planned_compaction
@@ -22,14 +24,13 @@ from lancetable.table import refs
 if TYPE_CHECKING:
     from lancetable.table.version import TableVersion
 
-Contents = TypeVar("Contents", refs.TagContents, refs.BranchContents)
+Contents = TypeVar("Contents", TagContents, BranchContents)
 
 _MAX_REFS = 1000
 
 
 def collect(
     version: TableVersion,
-    generator: str,
     *,
     limits: Limits | None = None,
     file: str | None = None,
@@ -41,8 +42,6 @@ def collect(
     ----------
     version
         The version to describe.
-    generator
-        Name and version of the program, for the report.
     limits
         Limits of the work.
     file
@@ -77,7 +76,7 @@ def collect(
     report = TableReport(
         SCHEMA_VERSION,
         datetime.now(timezone.utc),
-        generator,
+        f"lancetable {lancetable.__version__}",
         limits,
         _overview(version, counts, newest, findings),
         tags,

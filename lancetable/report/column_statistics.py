@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from lancetable.report.model import ColumnStatistics
 
 if TYPE_CHECKING:
-    from lancetable.file.zone_maps import ZoneStats
+    from lancetable.file.zone_map_builder import ZoneStats
 
 _MAX_TEXT = 80
 
@@ -67,10 +67,8 @@ def _bound(bounds: Sequence[pa.Array | None], which: str) -> str | None:
     return value_text(pc.min_max(pa.concat_arrays(known))[which])
 
 
-def value_text(value: pa.Scalar) -> str | None:
+def value_text(value: pa.Scalar) -> str:
     """Return a value as text of at most 80 characters: bytes in hexadecimal, times in ISO format."""
-    if pa.types.is_binary(value.type) or pa.types.is_large_binary(value.type) or pa.types.is_fixed_size_binary(value.type):
-        text = value.as_py().hex()
-    else:
-        text = value.cast(pa.string()).as_py()
+    is_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+    text: str = value.as_py().hex() if any(test(value.type) for test in is_bytes) else value.cast(pa.string()).as_py()
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"

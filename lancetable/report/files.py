@@ -1,8 +1,8 @@
 """Sample of the data files: pages with their encodings, statistics, and compression of their columns.
 
-    sample      footers and zone maps      at most `Limits.data_files`, spread over the fragments of each column set
-    its start   pages, one by one          at most `Limits.page_maps` files
-    its start   first rows of values       at most `Limits.value_files` files
+sample      footers and zone maps      at most `Limits.data_files`, spread over the fragments of each column set
+its start   pages, one by one          at most `Limits.page_maps` files
+its start   first rows of values       at most `Limits.value_files` files
 """
 
 from __future__ import annotations
@@ -89,9 +89,8 @@ def choose_files(
             if path is not None and file.path == path:
                 chosen.append((position, number))
     if path is not None and not chosen:
-        raise InvalidInputError(
-            f"version {version.version} has no data file {path!r}; pass a path as the report lists it, relative to data/"
-        )
+        what = f"version {version.version} has no data file {path!r}"
+        raise InvalidInputError(f"{what}; pass a path relative to data/, as the report lists it")
     share = max(1, limits.data_files // max(len(by_set), 1))
     spread = [_spread(files, share) for files in by_set.values()]
     for rank in range(share):
@@ -154,7 +153,7 @@ def read_sample(
     sample = Sample(len(counts.file_sets), num_files, num_zone_maps, num_values, num_value_rows)
     if num_files < sample.total_files:
         findings.notes.append(
-            f"Encodings, sizes and statistics of columns are those of {num_files:,} of {sample.total_files:,} data files."
+            f"Encodings, sizes and statistics of columns are from {num_files:,} of {sample.total_files:,} data files."
         )
     return FileSample(sample, tuple(_column_entries(version.schema, totals)), tuple(maps))
 
@@ -199,9 +198,7 @@ def _label(encoding: bytes, path: str, labels: dict[bytes, str]) -> str:
     return label
 
 
-def _add_arrow_bytes(
-    file: DataFile, metadata: FileMetadata, values: _Values, totals: dict[int, _ColumnTotals]
-) -> None:
+def _add_arrow_bytes(file: DataFile, metadata: FileMetadata, values: _Values, totals: dict[int, _ColumnTotals]) -> None:
     if isinstance(metadata, LegacyMetadata):
         return
     for field_id, column in _columns_of(file):

@@ -13,6 +13,8 @@ from html import escape
 from pathlib import Path
 from typing import Any, Final
 
+from lancetable.report.text import visible
+
 SCHEMA_VERSION: Final = 1
 """Version of the JSON form. It changes if a key is removed or gets another meaning, not if one is added."""
 
@@ -266,8 +268,8 @@ class Sample:
 class IndexEntry:
     """An index with its coverage.
 
-    `uncovered` has the first ranges of ids of fragments that are not covered, inclusive; `covered_by_bin` has the number
-    of covered fragments of each `FragmentBin`. Row counts are None if the manifest does not record them.
+    `uncovered` has the first ranges of ids of fragments that are not covered, inclusive; `covered_by_bin` has the
+    number of covered fragments of each `FragmentBin`. Row counts are None if the manifest does not record them.
     """
 
     name: str
@@ -384,12 +386,11 @@ class TableReport:
     def __repr__(self) -> str:
         overview = self.overview
         rows = "unknown" if overview.num_rows is None else f"{overview.num_rows:,}"
-        lines = [
-            f"TableReport({overview.uri!r}, version={overview.version}, rows={rows}, "
-            f"fragments={overview.num_fragments:,}, problems={len(self.problems)}, advice={len(self.advice)})"
-        ]
+        facts = f"version={overview.version}, rows={rows}, fragments={overview.num_fragments:,}"
+        found = f"problems={len(self.problems)}, advice={len(self.advice)}"
+        lines = [f"TableReport({overview.uri!r}, {facts}, {found})"]
         for advice in self.advice:
-            lines.append(f"  {advice.kind}: {advice.title}")
+            lines.append(f"  {advice.kind}: {visible(advice.title)}")
             if advice.command is not None:
                 lines.append(f"    {advice.command}")
         return "\n".join(lines)

@@ -13,7 +13,7 @@ _HIDDEN: Final = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 def is_shown(text: str) -> bool:
     """Return True if no character of a string is invisible or changes the direction of text."""
-    return text.isascii() and text.isprintable() or not any(unicodedata.category(each) in _HIDDEN for each in text)
+    return (text.isascii() and text.isprintable()) or not any(unicodedata.category(each) in _HIDDEN for each in text)
 
 
 def visible(text: str) -> str:
