@@ -58,7 +58,7 @@ run_option = click.option("--run", is_flag=True, callback=announce, help="Make t
 class UriCommand(click.Command):
     """A command whose function receives a URI, storage options and the output."""
 
-    storage_option_names = ("--option", "-o")
+    storage_option_names: tuple[str, ...] = ("--option", "-o")
 
     def __init__(self, *, params: list[click.Parameter], **kwargs: Any) -> None:
         common: list[click.Parameter] = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Final
 from lancetable.commit.cleanup.cleanup_plan import DEFAULT_AGE
 from lancetable.format.version import FileVersion
 from lancetable.report.model import Advice
-from lancetable.report.text import is_shown, plural, size
+from lancetable.report.text import is_shown, plural, shorten, size
 
 if TYPE_CHECKING:
-    from lancetable.report.model import TableReport, VersionEntry
+    from lancetable.report.model import IndexEntry, TableReport, VersionEntry
 
 _MANY_VERSIONS: Final = 200
 _KEPT_VERSIONS: Final = 100
@@ -85,23 +85,32 @@ def _unused_versions(report: TableReport) -> Iterator[VersionEntry]:
 
 
 def _indexes(report: TableReport) -> Iterator[Advice]:
+    used = [index for index in report.indexes if index.columns]
+    uncovered = [index for index in used if index.num_fragments_unindexed]
+    if uncovered:
+        title = f"{_names(uncovered)} {'does' if len(uncovered) == 1 else 'do'} not cover all rows"
+        rows = max(index.num_rows_unindexed or 0 for index in uncovered)
+        which = f"up to {plural(rows, 'row')}" if rows else "the rows"
+        detail = f"Queries that use an index also scan {which} that it does not cover."
+        yield Advice("index", title, detail, _command(report, "index optimize", "--run"))
+    divided = [index for index in used if index.num_segments >= _MANY_SEGMENTS]
+    if divided:
+        title = f"{_names(divided)} {'has' if len(divided) == 1 else 'have'} many segments"
+        most = max(index.num_segments for index in divided)
+        detail = f"A query searches each segment, of which there are up to {most:,}. Merged, they are searched once."
+        yield Advice("index", title, detail, _command(report, "index optimize", "--merge", str(most), "--run"))
     for index in report.indexes:
-        name = shell_quote(index.name)
         if not index.columns:
-            title = f"Index {index.name!r} is on a column that does not exist any more"
+            title = f"{_names([index])} is on a column that does not exist any more"
             detail = "Queries do not use it. The next commit of this library removes it."
-            yield Advice("index", title, detail, _command(report, "index drop", "--run", arguments=(name,)))
-        elif index.num_fragments_unindexed:
-            rows = index.num_rows_unindexed
-            what = plural(index.num_fragments_unindexed, "fragment") if rows is None else plural(rows, "row")
-            title = f"Index {index.name!r} does not cover {what}"
-            detail = "Queries that use the index also scan these rows."
-            yield Advice("index", title, detail, _command(report, "index optimize", f"--name={name}", "--run"))
-        elif index.num_segments >= _MANY_SEGMENTS:
-            title = f"Index {index.name!r} has {index.num_segments} segments"
-            detail = "A query searches each of them. Merged, they are searched once."
-            options = (f"--name={name}", "--merge", str(index.num_segments), "--run")
-            yield Advice("index", title, detail, _command(report, "index optimize", *options))
+            yield Advice("index", title, detail, _command(report, "index drop", "--run", arguments=(index.name,)))
+
+
+def _names(indexes: Sequence[IndexEntry]) -> str:
+    """Return the noun and the names of indexes; of many indexes, their number and the first names."""
+    names = ", ".join(f'"{shorten(index.name, 60)}"' for index in indexes[:3])
+    more = len(indexes) - 3
+    return f"{'Index' if len(indexes) == 1 else 'Indexes'} {names}{f' and {more} more' if more > 0 else ''}"
 
 
 def _migrate(report: TableReport) -> Iterator[Advice]:
@@ -117,9 +126,9 @@ def _migrate(report: TableReport) -> Iterator[Advice]:
 
 def _command(report: TableReport, name: str, *options: str, arguments: tuple[str, ...] = ()) -> str:
     """Return a command of the command line for the table."""
-    uri = report.overview.uri
-    end_of_options = ["--"] if uri.startswith("-") else []
-    return " ".join(["lancetable", name, *options, *end_of_options, shell_quote(uri), *arguments])
+    words = [report.overview.uri, *arguments]
+    end_of_options = ["--"] if any(word.startswith("-") for word in words) else []
+    return " ".join(["lancetable", name, *options, *end_of_options, *map(shell_quote, words)])
 
 
 def shell_quote(text: str) -> str:

@@ -33,6 +33,7 @@ _BAR_HEIGHT: Final = 40
 _TICK_HEIGHT: Final = 14
 _MAX_BINS: Final = 160
 _GAP: Final = 0.15  # share of a bin
+_MAX_SEPARATE_BARS: Final = 80
 _FILE_WIDTH: Final = 1000
 _MIN_PAGE_WIDTH: Final = 1.5
 _LABEL_CHARS: Final = 60
@@ -100,7 +101,11 @@ def versions_chart(history: History) -> Chart | None:
         number = sum(len(entry.tags) for entry in entries)
         lanes.append(_ticks("Tags", plural(number, "tag"), "tick", tagged, titles))
     return Chart(
-        "Versions from old to new", num_bins, tuple(lanes), _version_label(entries[0]), _version_label(entries[-1])
+        f"Versions from old to new{_per_bar(len(entries), num_bins)}",
+        num_bins,
+        tuple(lanes),
+        _version_label(entries[0]),
+        _version_label(entries[-1]),
     )
 
 
@@ -141,7 +146,8 @@ def fragments_chart(fragments: Fragments) -> Chart | None:
         files = [each.files_by_column_set[columns.number] for each in bins]
         label = f"Columns {set_name(columns.number)}"
         lanes.append(_bars(label, "count", files, titles, lambda number: plural(number, "file"), _TICK_HEIGHT))
-    return Chart("Fragments in the order of the table", len(bins), tuple(lanes), *_bin_labels(bins))
+    label = f"Fragments in the order of the table{_per_bar(fragments.total, len(bins))}"
+    return Chart(label, len(bins), tuple(lanes), *_bin_labels(bins))
 
 
 def set_name(number: int) -> str:
@@ -157,6 +163,10 @@ def _bin_title(each: FragmentBin) -> str:
     return f"{ids}: {number}{plural(each.num_rows, 'row')}{deleted}, {size(each.size_bytes)}"
 
 
+def _per_bar(total: int, num_bins: int) -> str:
+    return "" if total == num_bins else f", about {total / num_bins:,.0f} in each bar"
+
+
 def _bin_labels(bins: Sequence[FragmentBin]) -> tuple[str, str]:
     return f"fragment {bins[0].first_id}", f"fragment {bins[-1].last_id}"
 
@@ -167,7 +177,8 @@ def indexes_chart(report: TableReport) -> Chart | None:
     if not bins or not report.indexes:
         return None
     lanes = tuple(_coverage(index, bins) for index in report.indexes)
-    return Chart("Coverage of the fragments by each index", len(bins), lanes, *_bin_labels(bins))
+    label = f"Coverage of the fragments by each index{_per_bar(report.fragments.total, len(bins))}"
+    return Chart(label, len(bins), lanes, *_bin_labels(bins))
 
 
 def _coverage(index: IndexEntry, bins: Sequence[FragmentBin]) -> Lane:
@@ -242,7 +253,8 @@ def _ticks(label: str, note: str, kind: str, present: Sequence[bool], titles: Se
 
 def _upright(values: Sequence[float], highest: float, height: int, titles: Sequence[str]) -> Iterator[Mark]:
     """Yield a bar for each value above zero, of at least one unit of height."""
+    gap = _GAP if len(values) <= _MAX_SEPARATE_BARS else 0.0
     for position, (value, title) in enumerate(zip(values, titles)):
         if value:
             bar = max(round(height * value / highest, 2), 1)
-            yield Mark(round(position + _GAP / 2, 3), round(height - bar, 2), 1 - _GAP, bar, title)
+            yield Mark(round(position + gap / 2, 3), round(height - bar, 2), 1 - gap, bar, title)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import lancetable
+from lancetable.errors import InvalidRefError
 from lancetable.format.refs import BranchContents, TagContents
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.report.advice import advise
@@ -62,7 +63,7 @@ def collect(
     counts = count_fragments(version, limits)
     chosen = choose_files(version, counts, limits, file)
     locations = version.handler.history(version.store, version.base)
-    shown = newest_locations(locations, limits, findings)
+    shown = newest_locations(locations, version.location.size_bytes or 0, limits, findings)
     tracker.begin(total_files=len(shown) + len(chosen))
     tags, branches = _tags(version, findings), _branches(version, findings)
     history = read_history(version, shown, len(locations), tags, findings, tracker)
@@ -143,7 +144,11 @@ def _refs(version: TableVersion, kind: refs.RefFiles[Contents], findings: Findin
         what = {"tag": "tags", "branch": "branches"}[kind.kind]
         findings.notes.append(f"The first {_MAX_REFS:,} of {len(names):,} {what} are listed.")
     for name in names[:_MAX_REFS]:
-        contents = findings.attempt(kind.kind, f"{kind.kind} {name}", partial(kind.find, version.store, base, name))
+        try:
+            path = kind.path(base, name)
+        except InvalidRefError:
+            continue  # a file of this name is no ref
+        contents = findings.attempt(kind.kind, path, partial(kind.find, version.store, base, name))
         if contents is not None:
             yield name, contents
 

@@ -22,13 +22,16 @@ if TYPE_CHECKING:
 
 
 def newest_locations(
-    locations: Sequence[ManifestLocation], limits: Limits, findings: Findings
+    locations: Sequence[ManifestLocation], size_bytes: int, limits: Limits, findings: Findings
 ) -> list[ManifestLocation]:
-    """Return the newest locations within the limits, oldest first. Adds a note if some are left out."""
+    """Return the newest locations within the limits, oldest first. Adds a note if some are left out.
+
+    `size_bytes` is assumed for manifests whose size the listing does not contain.
+    """
     chosen: list[ManifestLocation] = []
     left = limits.manifest_bytes
     for location in islice(reversed(locations), limits.versions):
-        left -= location.size_bytes or 0
+        left -= location.size_bytes or size_bytes
         if left < 0 and chosen:
             break
         chosen.append(location)

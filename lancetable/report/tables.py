@@ -9,7 +9,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
 from lancetable.report.charts import set_name
-from lancetable.report.text import count, moment, share, shorten, size, visible
+from lancetable.report.text import count, moment, plural, share, shorten, size, visible
 
 if TYPE_CHECKING:
     from lancetable.report.model import ColumnEntry, FilePages, Fragments, IndexEntry, TableReport, VersionEntry
@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A column heading. `kind` is "text", "number" or "code", which determines alignment and font."""
+    """A column heading. `kind` is "text", "number", "code" or "time", which determines alignment and font."""
 
     label: str
     kind: str = "text"
@@ -58,7 +58,9 @@ def versions_table(report: TableReport) -> Table:
     entries = report.history.versions
     previous: dict[int, VersionEntry] = {after.version: before for before, after in pairwise(entries)}
     rows = tuple(_version_row(entry, previous.get(entry.version)) for entry in reversed(entries))
-    headers = _headers("#Version|Committed (UTC)|Operation|#Rows|#Change|#Deleted|#Fragments|#Files|#Size|Tags|Message")
+    headers = _headers(
+        "#Version|@Committed (UTC)|Operation|#Rows|#Change|#Deleted|#Fragments|#Files|#Size|Tags|Message"
+    )
     return Table("versions-table", "Versions, newest first", headers, rows)
 
 
@@ -119,8 +121,8 @@ def column_sets_table(fragments: Fragments) -> Table:
 def columns_table(columns: Sequence[ColumnEntry]) -> Table:
     """Return the columns in the order of the schema."""
     headers = _headers(
-        "Column|Type|Nulls allowed|#Stored|#Share|#Stored / Arrow|#Pages|`Encodings|#Nulls|#NaN|Lower bound|"
-        "Upper bound|Statistics from"
+        "Column|Type|#Stored|#Share|#Stored / Arrow|Lower bound|Upper bound|#Nulls|#NaN|#Pages|`Encodings|"
+        "Statistics from"
     )
     total = sum(column.file_bytes for column in columns)
     rows = tuple(_column_row(column, total) for column in columns)
@@ -133,19 +135,25 @@ def _column_row(column: ColumnEntry, total: int) -> tuple[Cell, ...]:
     stored = column.file_bytes if column.num_pages else None
     return (
         _text(column.path),
-        _text(column.type),
-        _text("yes" if column.nullable else "no"),
+        _text(column.type if column.nullable else f"{column.type}, not null"),
         _size(stored),
         Cell("–" if stored is None else share(stored, total), stored),
         Cell("–" if column.ratio is None else f"{column.ratio:.3f}", column.ratio),
-        _count(column.num_pages if column.num_files else None),
-        _lines(encodings),
+        _text(_bound(column.type, None if statistics is None else statistics.lower)),
+        _text(_bound(column.type, None if statistics is None else statistics.upper)),
         _count(None if statistics is None else statistics.num_nulls),
         _count(None if statistics is None else statistics.num_nans),
-        _text(statistics.lower or "" if statistics else ""),
-        _text(statistics.upper or "" if statistics else ""),
-        _text(f"{statistics.source}, {statistics.num_rows:,} rows" if statistics else ""),
+        _count(column.num_pages if column.num_files else None),
+        _lines(encodings),
+        _text("" if statistics is None else f"{statistics.source}, {plural(statistics.num_rows, 'row')}"),
     )
+
+
+def _bound(logical_type: str, bound: str | None) -> str:
+    """Return a bound; of a floating-point type, with six digits."""
+    if bound is None:
+        return ""
+    return f"{float(bound):.6g}" if logical_type in ("float", "double", "halffloat") else bound
 
 
 def pages_table(file: FilePages, number: int) -> Table:
@@ -173,7 +181,7 @@ def indexes_table(indexes: Sequence[IndexEntry]) -> Table:
     """Return the indexes by name."""
     headers = _headers(
         "Index|Type|Columns|#Segments|#Rows covered|#Rows not covered|#Fragments not covered|Their ids|#Size|"
-        "Created (UTC)|`Settings"
+        "@Created (UTC)|`Settings"
     )
     rows = tuple(
         (
@@ -207,7 +215,7 @@ def properties_tables(report: TableReport) -> Iterator[Table]:
         for each in report.branches
     ]
     yield from _strings("tags-table", "Tags", "Tag|Version|Branch", tags)
-    yield from _strings("branches-table", "Branches", "Branch|Starts from|Created (UTC)", branches)
+    yield from _strings("branches-table", "Branches", "Branch|Starts from|@Created (UTC)", branches)
     for name, caption, values in (
         ("config-table", "Config of the table", overview.config),
         ("metadata-table", "Metadata of the table", overview.metadata),
@@ -229,9 +237,9 @@ def _strings(id: str, caption: str, labels: str, rows: Iterable[Sequence[str]]) 
 
 
 def _headers(labels: str) -> tuple[Header, ...]:
-    """Return the headers for labels separated by "|"; "#" marks numbers, "`" code."""
-    kinds = {"#": "number", "`": "code"}
-    return tuple(Header(label.lstrip("#`"), kinds.get(label[0], "text")) for label in labels.split("|"))
+    """Return the headers for labels separated by "|"; "#" marks numbers, "`" code, "@" times."""
+    kinds = {"#": "number", "`": "code", "@": "time"}
+    return tuple(Header(label.lstrip("#`@"), kinds.get(label[0], "text")) for label in labels.split("|"))
 
 
 def _text(text: str, max_chars: int = 200) -> Cell:
