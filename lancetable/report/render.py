@@ -67,7 +67,7 @@ def embedded_json(value: Any) -> str:
 
 def _tables(report: TableReport) -> Iterator[tables.Table]:
     yield tables.versions_table(report)
-    yield tables.fragments_table(report.fragments)
+    yield tables.fragments_table(report)
     yield tables.column_sets_table(report.fragments)
     yield tables.columns_table(report.columns)
     yield tables.indexes_table(report.indexes)

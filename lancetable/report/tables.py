@@ -83,11 +83,12 @@ def _version_row(entry: VersionEntry, before: VersionEntry | None) -> tuple[Cell
     )
 
 
-def fragments_table(fragments: Fragments) -> Table:
+def fragments_table(report: TableReport) -> Table:
     """Return the listed fragments in the order of the table."""
-    headers = _headers("#Fragment|#Rows|#Deleted|#Share|#Size|Column sets|`Data files|Not covered by index")
+    by_index = "|Not covered by index" if report.indexes else ""
+    headers = _headers(f"#Fragment|#Rows|#Deleted|#Share|#Size|Column sets|`Data files{by_index}")
     rows = []
-    for entry in fragments.entries:
+    for entry in report.fragments.entries:
         deleted, live = entry.num_deleted_rows, entry.num_rows
         known = deleted is not None and live is not None and deleted + live > 0
         ratio = (deleted or 0) / ((deleted or 0) + (live or 0)) if known else None
@@ -100,7 +101,7 @@ def fragments_table(fragments: Fragments) -> Table:
                 _size(entry.size_bytes),
                 _text(" ".join(set_name(file.column_set) for file in entry.files)),
                 _lines([file.path for file in entry.files]),
-                _text(", ".join(entry.not_indexed_by)),
+                *([_text(", ".join(entry.not_indexed_by))] if by_index else []),
             )
         )
     return Table("fragments-table", "Fragments in the order of the table", headers, tuple(rows))

@@ -45,9 +45,10 @@
 
     addPager() {
       this.container.querySelector(".rest").remove();
+      // Buttons at an end stay focusable, so that the focus is not lost when the last page is reached.
       const step = (label, target) => {
         const button = element("button", { type: "button" }, label);
-        button.addEventListener("click", () => this.show(target()));
+        button.addEventListener("click", () => button.ariaDisabled === "true" || this.show(target()));
         return button;
       };
       const last = () => Math.max(0, Math.ceil(this.rows.length / pageRows) - 1) * pageRows;
@@ -107,8 +108,8 @@
       const range = this.rows.length ? `Rows ${format(this.start + 1)} to ${format(end)}` : "No rows";
       const order = this.column === null ? "" : `, sorted by ${this.labels[this.column]}`;
       this.status.textContent = `${range} of ${format(this.rows.length)}${order}`;
-      this.back.forEach((button) => (button.disabled = this.start === 0));
-      this.ahead.forEach((button) => (button.disabled = end >= this.rows.length));
+      this.back.forEach((button) => (button.ariaDisabled = String(this.start === 0)));
+      this.ahead.forEach((button) => (button.ariaDisabled = String(end >= this.rows.length)));
     }
 
     makeRow(row) {
