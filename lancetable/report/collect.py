@@ -101,7 +101,8 @@ def _overview(version: TableVersion, counts: FragmentCounts, newest: int, findin
     data_format = findings.attempt("manifest", path, lambda: manifest.data_format or manifest.file_version.number)
     messages = manifest.fragments.messages()
     return Overview(
-        version.uri,
+        str(version.uri),
+        tuple(sorted(name for name in version.storage_options or {} if name != "untrusted")),
         version.version,
         newest,
         version.branch,

@@ -43,9 +43,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """Properties of the table and the version. Row counts are None if the manifest does not record all of them."""
+    """Properties of the table and the version. Row counts are None if the manifest does not record all of them.
+
+    `storage_options` has the names of the options with which the table was opened, without their values.
+    """
 
     uri: str
+    storage_options: tuple[str, ...]
     version: int
     newest_version: int
     branch: str | None

@@ -87,13 +87,13 @@ def _figures(report: TableReport) -> Iterator[tuple[str, str, str]]:
     rows, deleted = overview.num_rows, overview.num_deleted_rows
     yield "Rows", count(rows), f"{overview.num_columns:,} columns" if overview.num_columns != 1 else "1 column"
     of_all = share(deleted or 0, (rows or 0) + (deleted or 0))
-    yield "Deleted rows", count(deleted), "" if not deleted else f"{of_all} of the stored rows"
+    yield "Deleted rows", count(deleted), "" if not deleted else f"{of_all} of stored rows"
     yield "Data", size(overview.data_bytes), plural(overview.num_data_files, "file")
-    mean = "" if not rows else f"{rows / overview.num_fragments:,.0f} rows on average"
+    mean = "" if not rows else f"{rows / overview.num_fragments:,.0f} rows each"
     yield "Fragments", count(overview.num_fragments), mean
     yield "Versions", count(report.history.total), plural(len(report.tags), "tag")
     yield "Indexes", count(len(report.indexes)), ", ".join(sorted({index.type for index in report.indexes})[:3])
-    yield "Data format", overview.data_format, "stable row ids" if overview.stable_row_ids else "row addresses as ids"
+    yield "Data format", overview.data_format, "stable row ids" if overview.stable_row_ids else ""
 
 
 @cache

@@ -85,8 +85,8 @@ def _version_row(entry: VersionEntry, before: VersionEntry | None) -> tuple[Cell
 
 def fragments_table(report: TableReport) -> Table:
     """Return the listed fragments in the order of the table."""
-    by_index = "|Not covered by index" if report.indexes else ""
-    headers = _headers(f"#Fragment|#Rows|#Deleted|#Share|#Size|Column sets|`Data files{by_index}")
+    by_index = "Not covered by index|" if report.indexes else ""
+    headers = _headers(f"#Fragment|#Rows|#Deleted|#Share|#Size|{by_index}Column sets|`Data files")
     rows = []
     for entry in report.fragments.entries:
         deleted, live = entry.num_deleted_rows, entry.num_rows
@@ -99,9 +99,9 @@ def fragments_table(report: TableReport) -> Table:
                 _count(deleted),
                 Cell("–" if ratio is None else share(ratio, 1), ratio),
                 _size(entry.size_bytes),
+                *([_text(", ".join(entry.not_indexed_by))] if by_index else []),
                 _text(" ".join(set_name(file.column_set) for file in entry.files)),
                 _lines([file.path for file in entry.files]),
-                *([_text(", ".join(entry.not_indexed_by))] if by_index else []),
             )
         )
     return Table("fragments-table", "Fragments in the order of the table", headers, tuple(rows))

@@ -36,7 +36,7 @@ NOW = datetime(2026, 3, 1, tzinfo=timezone.utc)
 def a_report(**changes: Any) -> TableReport:
     """Return the report of a table that needs no maintenance, with changes."""
     overview = Overview(
-        "s3://lake/t.lance", 3, 3, None, NOW, "x 1", "2.2", True, "V2", 100, 0, 1, 1, 0, 1000, 1, {}, {}, {}
+        "s3://lake/t.lance", (), 3, 3, None, NOW, "x 1", "2.2", True, "V2", 100, 0, 1, 1, 0, 1000, 1, {}, {}, {}
     )
     overview = replace(overview, **{name: changes.pop(name) for name in list(changes) if hasattr(overview, name)})
     history = History(3, tuple(version(number) for number in (1, 2, 3)))

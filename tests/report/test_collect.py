@@ -8,7 +8,7 @@ import types
 import typing
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
@@ -18,6 +18,9 @@ from lancetable.report import TableReport
 from lancetable.report.collect import collect
 from lancetable.report.model import SCHEMA_VERSION, Limits
 from tests.report.report_tables import flights, maintained_table, many_fragments
+
+if TYPE_CHECKING:
+    from integration.servers.moto_locked import Moto
 
 
 @pytest.fixture(scope="module")
@@ -197,6 +200,25 @@ def test_special_types_have_statistics_or_none(tmp_path: Path) -> None:
     assert str(bounds["time"][1]).startswith("2001-09-09 01:46:40")
     assert len(bounds["long"][0] or "") <= 80
     assert report.to_html() and report.to_json()
+
+
+def test_a_table_on_s3_is_read_with_its_options(s3: Moto) -> None:
+    lance.write_dataset(flights(4000), "s3://lab/report.lance", storage_options=s3.options, max_rows_per_file=1000)
+    report = lance.dataset("s3://lab/report.lance", storage_options=s3.options).report()
+    assert (report.overview.num_rows, report.sample.num_files, report.problems) == (4000, 4, ())
+    assert report.overview.storage_options == tuple(sorted(s3.options))
+    document = report.to_html()
+    assert "Add the storage options of the table to the commands" in document
+    secret = s3.options["aws_secret_access_key"]
+    assert f'"{secret}"' not in report.to_json() and f">{secret}<" not in document
+
+
+def test_paths_outside_of_an_untrusted_table_are_refused(ds: lance.LanceDataset, tmp_path: Path) -> None:
+    clone = ds.shallow_clone(tmp_path / "clone.lance", ds.version)
+    assert clone.report().problems == ()
+    report = lance.dataset(clone.uri, untrusted=True).report()
+    assert {problem.kind for problem in report.problems} == {"refused"}
+    assert (report.overview.num_rows, report.sample.num_files) == (21_300, 0)
 
 
 # -------------------------------------------------------------------------------------------------------------- limits

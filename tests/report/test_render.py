@@ -20,7 +20,6 @@ from lancetable.report.charts import set_name
 from tests.report.report_tables import HOSTILE, hostile_table, many_fragments
 
 VOID = {"meta", "br", "hr", "img", "input", "link", "base", "wbr", "source", "embed"}
-KNOWN = {"meta", "title", "style", "script", "rect", "svg", "option"}
 
 
 class Document(HTMLParser):
@@ -104,9 +103,8 @@ def test_the_policy_permits_the_style_and_the_script_only(hostile: str) -> None:
 
 
 def test_the_document_refers_to_no_other_file(hostile: str) -> None:
-    assert not re.findall(
-        r"(?:src|href|action|data)=[\"']?(?!#)[^\s\"'#]*:", html.unescape(re.sub(r"<td.*?</td>", "", hostile))
-    )
+    names = {name for name, _ in Document(hostile).attributes}
+    assert names.isdisjoint({"src", "srcset", "action", "data", "poster", "background", "xlink:href", "formaction"})
     for name in ("report.css", "report.js"):
         content = (Path(render.__file__).parent / "templates" / name).read_text()
         assert "url(" not in content and "@import" not in content and "fetch(" not in content and "http" not in content
@@ -130,9 +128,8 @@ def test_tables_have_captions_and_header_cells(hostile: str) -> None:
     assert len(ids) == len(set(ids))
     labels = [value for name, value in document.attributes if name == "aria-labelledby"]
     assert set(labels) <= set(ids)
-    assert document.elements.count("svg") == [value for name, value in document.attributes if name == "role"].count(
-        "img"
-    )
+    roles = [value for name, value in document.attributes if name == "role"]
+    assert document.elements.count("svg") == roles.count("img") > 0
 
 
 def test_the_size_of_a_large_report_is_bounded(tmp_path: Path) -> None:
