@@ -380,6 +380,8 @@ def report(
 
     Without -o, print a summary with the advice, or the whole report as JSON.
     """
+    if path is not None and "=" in path and not path.endswith((".html", ".json")):
+        raise click.BadParameter(f"{path!r} looks like a storage option, which is --option here", param_hint="-o")
     made = dataset.report(max_versions=versions, max_files=files, file=file, progress=shows_progress())
     if path is None:
         click.echo(made.to_json() if output.as_json else repr(made))

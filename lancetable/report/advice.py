@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Final
 
 from lancetable.commit.cleanup.cleanup_plan import DEFAULT_AGE
@@ -16,7 +16,7 @@ from lancetable.report.text import is_shown, plural, shorten, size
 if TYPE_CHECKING:
     from lancetable.report.model import IndexEntry, TableReport, VersionEntry
 
-_MANY_VERSIONS: Final = 200
+_MANY_VERSIONS: Final = 100
 _KEPT_VERSIONS: Final = 100
 _MANY_SEGMENTS: Final = 8
 _RECENT: Final = timedelta(days=1)
@@ -45,9 +45,9 @@ def _compact(report: TableReport) -> Iterator[Advice]:
     if plan is None or not plan.num_tasks:
         return
     title = f"{plural(plan.num_fragments, 'fragment')} can be compacted"
-    rows = plan.num_rows / plan.num_fragments
+    rows = plural(round(plan.num_rows / plan.num_fragments), "row")
     detail = (
-        f"They have {rows:,.0f} rows on average. Fewer and larger fragments make scans, commits and the planning of "
+        f"They have {rows} on average. Fewer and larger fragments make scans, commits and the planning of "
         f"queries faster."
     )
     if plan.num_deleted_rows:
@@ -57,22 +57,26 @@ def _compact(report: TableReport) -> Iterator[Advice]:
 
 def _cleanup(report: TableReport) -> Iterator[Advice]:
     unused = list(_unused_versions(report))
-    old = [entry for entry in unused if entry.committed and entry.committed < report.generated - DEFAULT_AGE]
-    more = report.history.total - len(report.history.versions)
-    days = DEFAULT_AGE.days
+    old = _older(unused, report.generated - DEFAULT_AGE)
+    newest = {entry.version for entry in report.history.versions[-_KEPT_VERSIONS:]}
+    recent = [entry for entry in _older(unused, report.generated - _RECENT) if entry.version not in newest]
+    at_least = "At least " if len(report.history.versions) < report.history.total else ""
     if old:
-        at_least = "At least " if more else ""
-        title = f"{at_least}{plural(len(old), 'version')} older than {days} days can be removed"
+        title = f"{at_least}{plural(len(old), 'version')} older than {DEFAULT_AGE.days} days can be removed"
         detail = "A cleanup removes them and the files that only they reference. Without --run, it lists these files."
         yield Advice("cleanup", title, detail, _command(report, "cleanup", "--run"))
-    elif report.history.total >= _MANY_VERSIONS:
-        title = f"The table has {report.history.total:,} versions of the last {days} days"
+    elif len(recent) >= _MANY_VERSIONS:
+        title = f"{at_least}{len(recent):,} versions older than a day can be removed"
         detail = (
             f"Each version keeps its manifest and the files that it references. This cleanup keeps the newest "
-            f"{_KEPT_VERSIONS} versions, and all versions of the last day. Older versions cannot be read afterwards."
+            f"{_KEPT_VERSIONS} versions, and all versions of the last 24 hours. The others cannot be read afterwards."
         )
-        options = ("--retain", str(_KEPT_VERSIONS), "--older-than", f"{_RECENT.days}days", "--run")
+        options = ("--retain", str(_KEPT_VERSIONS), "--older-than", "24h", "--run")
         yield Advice("cleanup", title, detail, _command(report, "cleanup", *options))
+
+
+def _older(entries: Iterable[VersionEntry], time: datetime) -> list[VersionEntry]:
+    return [entry for entry in entries if entry.committed is not None and entry.committed < time]
 
 
 def _unused_versions(report: TableReport) -> Iterator[VersionEntry]:

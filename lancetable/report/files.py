@@ -11,6 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -77,13 +78,14 @@ def choose_files(
 ) -> list[tuple[int, int]]:
     """Return positions of fragments and of data files in them, starting with the file at `path` if it is given.
 
-    Then follow the first file of each column set, the last file of each, and further files between them. Raises
-    InvalidInputError if the version has no data file `path`.
+    Then follow the first file of each column set, the last file of each, and further files between them. Wide files
+    count more, see `Limits.columns`. Raises InvalidInputError if the version has no data file `path`.
     """
+    messages = version.manifest.fragments.messages()
     by_set: dict[int, list[tuple[int, int]]] = defaultdict(list)
     chosen: list[tuple[int, int]] = []
     numbers = iter(counts.file_sets[:, 1].tolist())
-    for position, message in enumerate(version.manifest.fragments.messages()):
+    for position, message in enumerate(messages):
         for number, file in enumerate(message.files):
             by_set[next(numbers)].append((position, number))
             if path is not None and file.path == path:
@@ -95,7 +97,9 @@ def choose_files(
     spread = [_spread(files, share) for files in by_set.values()]
     for rank in range(share):
         chosen += [files[rank] for files in spread if rank < len(files)]
-    return list(dict.fromkeys(chosen))[: limits.data_files]
+    files = list(dict.fromkeys(chosen))[: limits.data_files]
+    num_columns = accumulate(len(messages[position].files[number].fields) for position, number in files)
+    return files[: max(1, sum(columns <= limits.columns for columns in num_columns))]
 
 
 def _spread(files: Sequence[tuple[int, int]], count: int) -> list[tuple[int, int]]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 Int64 = npt.NDArray[np.int64]
 
 _MAX_COLUMN_SETS = 40
+_MAX_FILE_BYTES = 1 << 46  # so that sums do not overflow
 _HIDDEN = {ROW_ID_FIELD: "_rowid", CREATED_AT_FIELD: "_row_created_at", LAST_UPDATED_AT_FIELD: "_row_last_updated_at"}
 
 
@@ -30,7 +31,8 @@ _HIDDEN = {ROW_ID_FIELD: "_rowid", CREATED_AT_FIELD: "_row_created_at", LAST_UPD
 class FragmentCounts:
     """Counts and sizes of all fragments, in the order of the manifest, each of shape (fragments,).
 
-    Where `is_known` is False, the manifest does not record the rows or deleted rows. `sizes` is 0 if unknown.
+    Where `is_known` is False, the manifest does not record the rows or deleted rows. `sizes` is 0 if unknown or
+    impossible.
     `file_sets` has a pair (position of the fragment, number of the column set) for each data file.
     """
 
@@ -62,7 +64,7 @@ def count_fragments(version: TableVersion, limits: Limits) -> FragmentCounts:
     """Collect the counts from the messages of the manifest. Raises CorruptFileError for invalid ids and counts."""
     fragments = version.manifest.fragments
     physical, deleted = fragments.physical_rows(), fragments.num_deleted_rows()
-    is_known = (physical > 0) & (deleted >= 0)
+    is_known = (physical > 0) & (deleted >= 0) & (deleted <= physical)
     numbers: dict[tuple[int, ...], int] = {}
     totals: list[list[int]] = []  # number of files and their size for each column set
     file_sets: list[tuple[int, int]] = []
@@ -73,8 +75,9 @@ def count_fragments(version: TableVersion, limits: Limits) -> FragmentCounts:
             if number == len(totals):
                 totals.append([0, 0])
             totals[number][0] += 1
-            totals[number][1] += file.file_size_bytes
-            sizes[position] += file.file_size_bytes
+            size_bytes = file.file_size_bytes if file.file_size_bytes <= _MAX_FILE_BYTES else 0
+            totals[number][1] += size_bytes
+            sizes[position] += size_bytes
             file_sets.append((position, number))
     keys = list(numbers)[:_MAX_COLUMN_SETS] + [()] * (len(totals) > _MAX_COLUMN_SETS)
     sets = (_column_set(version.schema, number, keys[number], *totals[number]) for number in range(len(totals)))

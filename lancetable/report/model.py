@@ -23,9 +23,11 @@ SCHEMA_VERSION: Final = 1
 class Limits:
     """Limits of the work and of the size of a report.
 
-    `data_files` is the number of data files of which footers and zone maps are read. The pages of the first `page_maps`
-    of them are listed, and `value_rows` rows of the first `value_files` of them are read, but at most about
-    `value_bytes` of each file.
+    `versions` and `manifest_bytes` limit the history, `fragments` the listed fragments, and `bins` the map of all of
+    them. `data_files` is the number of data files of which footers and zone maps are read; together, they have at most
+    `columns` columns, unless a single file has more. The first `pages` pages of each of the first `page_maps` of them
+    are listed, and `value_rows` rows of the first `value_files` of them are read, but at most about `value_bytes` of
+    each file. `ranges` limits the ranges of fragments that an index does not cover.
     """
 
     versions: int = 1000
@@ -33,6 +35,7 @@ class Limits:
     fragments: int = 20_000
     bins: int = 160
     data_files: int = 32
+    columns: int = 50_000
     page_maps: int = 8
     pages: int = 400
     value_files: int = 4
@@ -326,13 +329,6 @@ class TableReport:
 
     `LanceDataset.report` returns it. `compaction` is None if no compaction was planned; `notes` state the reason, and
     what was cut by the limits.
-
-    Examples
-    --------
-    >>> report = ds.report()
-    >>> report.overview.num_rows
-    3
-    >>> report.save("report.html")
     """
 
     schema_version: int

@@ -89,7 +89,7 @@ def _figures(report: TableReport) -> Iterator[tuple[str, str, str]]:
     of_all = share(deleted or 0, (rows or 0) + (deleted or 0))
     yield "Deleted rows", count(deleted), "" if not deleted else f"{of_all} of stored rows"
     yield "Data", size(overview.data_bytes), plural(overview.num_data_files, "file")
-    mean = "" if not rows else f"{rows / overview.num_fragments:,.0f} rows each"
+    mean = "" if not rows else f"{plural(round(rows / overview.num_fragments), 'row')} each"
     yield "Fragments", count(overview.num_fragments), mean
     yield "Versions", count(report.history.total), plural(len(report.tags), "tag")
     yield "Indexes", count(len(report.indexes)), ", ".join(sorted({index.type for index in report.indexes})[:3])

@@ -104,11 +104,15 @@ def test_versions_that_were_not_read_are_not_counted() -> None:
     assert advise(report).advice[0].title == "At least 1 version older than 14 days can be removed"
 
 
-def test_many_recent_versions_are_reported() -> None:
-    entries = tuple(version(number) for number in range(1, 301))
-    report = a_report(version=300, newest_version=300, history=History(300, entries))
-    expected = "lancetable cleanup --retain 100 --older-than 1days --run s3://lake/t.lance"
-    assert advice_of(report) == [("cleanup", expected)]
+def test_many_recent_versions_are_removed_except_the_newest() -> None:
+    def with_versions(number: int, days: int) -> TableReport:
+        history = History(number, tuple(version(each, days) for each in range(1, number + 1)))
+        return a_report(version=number, newest_version=number, history=history)
+
+    expected = "lancetable cleanup --retain 100 --older-than 24h --run s3://lake/t.lance"
+    assert advice_of(with_versions(200, 2)) == [("cleanup", expected)]
+    assert advise(with_versions(200, 2)).advice[0].title == "100 versions older than a day can be removed"
+    assert advice_of(with_versions(199, 2)) == advice_of(with_versions(500, 0)) == []
 
 
 def test_rows_outside_of_indexes_are_added() -> None:

@@ -175,6 +175,17 @@ def test_every_format_has_a_report(tmp_path: Path, version: str) -> None:
     assert report.to_html()
 
 
+GOLDEN = sorted(path.parent for path in Path(__file__).parents[1].glob("golden/tables/*/_versions"))
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.name)
+def test_tables_of_pylance_have_a_report(path: Path) -> None:
+    ds = lance.dataset(path)
+    report = ds.report()
+    assert (report.problems, report.overview.num_rows) == ((), ds.count_rows())
+    assert report.to_html() and report.to_json()
+
+
 def test_special_types_have_statistics_or_none(tmp_path: Path) -> None:
     table = pa.table(
         {
@@ -249,6 +260,13 @@ def test_values_are_read_within_a_limit(tmp_path: Path) -> None:
         lance.write_dataset(table, tmp_path / "t.lance").table_version, limits=Limits(value_bytes=1, value_rows=7)
     )
     assert (report.sample.num_with_values, report.sample.num_value_rows) == (1, 1)
+
+
+def test_few_wide_files_are_read(tmp_path: Path) -> None:
+    table = pa.table({f"c{number}": [1, 2, 3] for number in range(10)})
+    ds = lance.write_dataset(table, tmp_path / "t.lance", max_rows_per_file=1)
+    assert collect(ds.table_version, limits=Limits(columns=29)).sample.num_files == 2
+    assert collect(ds.table_version, limits=Limits(columns=5)).sample.num_files == 1
 
 
 def test_wide_files_and_many_pages_are_cut(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ def test_options_select_version_files_and_store(ds: lance.LanceDataset) -> None:
 
 def test_wrong_arguments_are_reported(ds: lance.LanceDataset, tmp_path: Path) -> None:
     assert "missing/r.html" in invoke(ds.uri, "-o", str(tmp_path / "missing/r.html"), code=1).output
+    assert "which is --option here" in invoke(ds.uri, "-o", "aws_region=eu-west-1", code=2).output
     assert "x>=1" in invoke(ds.uri, "--versions", "0", code=2).output
     assert isinstance(invoke(ds.uri, "--file", "nope", code=1).exception, lance.InvalidInputError)
     assert isinstance(invoke(str(tmp_path / "nope"), code=1).exception, lance.DatasetNotFoundError)
