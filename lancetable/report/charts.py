@@ -3,7 +3,7 @@
 Rows        ▃▃▇▇▇▇▁    3.1 million at most        a lane: label, marks, note
 Deleted     ▁▁▂                 12 at most
 columns A   ▇▇▇▇▇▇▇              7 files
-        0     6                               the axis, which all lanes share
+                0     6                               the axis, which all lanes share
 """
 
 from __future__ import annotations
