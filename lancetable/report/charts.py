@@ -1,9 +1,11 @@
 """Charts of a report: lanes of marks above one axis, such as the fragments of a table or the bytes of a file.
 
-Rows        ▃▃▇▇▇▇▁    3.1 million at most        a lane: label, marks, note
-Deleted     ▁▁▂                 12 at most
-columns A   ▇▇▇▇▇▇▇              7 files
-                0     6                               the axis, which all lanes share
+    Rows        ▃▃▇▇▇▇▁    at most 3,100,000       a lane: label, marks, note
+    Deleted     ▁▁▂        at most 12
+    Columns A   ▇▇▇▇▇▇▇    7 files
+                0     6                            the axis, which all lanes share
+
+All text is outside of the marks, so that a chart can be stretched to any width.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ _MAX_SEPARATE_BARS: Final = 80
 _FILE_WIDTH: Final = 1000
 _MIN_PAGE_WIDTH: Final = 1.5
 _LABEL_CHARS: Final = 60
+_MAX_LANES: Final = 30  # of operations and of indexes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +89,13 @@ def versions_chart(history: History) -> Chart | None:
     titles = list(map(_versions_title, bins))
     operations: dict[str, int] = {}
     for entry in entries:
-        name = "Unreadable" if entry.problem else entry.operation or "Unknown operation"
-        operations[name] = operations.get(name, 0) + 1
+        operations[_operation(entry)] = operations.get(_operation(entry), 0) + 1
     lanes = [
         _bars("Rows", "rows", [each[-1].num_rows or 0 for each in bins], titles, count),
         _bars("Size", "size", [each[-1].data_bytes or 0 for each in bins], titles, size),
         _bars("Fragments", "count", [each[-1].num_fragments or 0 for each in bins], titles, count),
     ]
-    for name, total in sorted(operations.items(), key=lambda item: -item[1]):
+    for name, total in sorted(operations.items(), key=lambda item: -item[1])[:_MAX_LANES]:
         present = [any(_operation(entry) == name for entry in each) for each in bins]
         lanes.append(_ticks(shorten(name, _LABEL_CHARS), plural(total, "version"), "tick", present, titles))
     if any(entry.tags for entry in entries):
@@ -176,8 +178,10 @@ def indexes_chart(report: TableReport) -> Chart | None:
     bins = report.fragments.bins
     if not bins or not report.indexes:
         return None
-    lanes = tuple(_coverage(index, bins) for index in report.indexes)
-    label = f"Coverage of the fragments by each index{_per_bar(report.fragments.total, len(bins))}"
+    shown = report.indexes[:_MAX_LANES]
+    lanes = tuple(_coverage(index, bins) for index in shown)
+    which = "each index" if len(shown) == len(report.indexes) else f"the first {len(shown)} indexes"
+    label = f"Coverage of the fragments by {which}{_per_bar(report.fragments.total, len(bins))}"
     return Chart(label, len(bins), lanes, *_bin_labels(bins))
 
 

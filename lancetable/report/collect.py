@@ -67,7 +67,7 @@ def collect(
     tracker.begin(total_files=len(shown) + len(chosen))
     tags, branches = _tags(version, findings), _branches(version, findings)
     history = read_history(version, shown, len(locations), tags, findings, tracker)
-    segments = read_indexes(version, findings)
+    segments = read_indexes(version, limits, findings)
     coverage = coverage_of(segments, counts)
     indexes = tuple(index_entries(version, segments, coverage, counts, limits, findings))
     fragments = describe_fragments(version, counts, coverage, limits, findings)

@@ -1,8 +1,10 @@
 """Sample of the data files: pages with their encodings, statistics, and compression of their columns.
 
-sample      footers and zone maps      at most `Limits.data_files`, spread over the fragments of each column set
-its start   pages, one by one          at most `Limits.page_maps` files
-its start   first rows of values       at most `Limits.value_files` files
+    sample      footers and zone maps      at most `Limits.data_files`, spread over the fragments of each column set
+    its start   pages, one by one          at most `Limits.page_maps` files
+    its start   first rows of values       at most `Limits.value_files` files
+
+A file that cannot be read is a problem of the report.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Final, TypeVar
 
@@ -14,12 +15,16 @@ _MAX_PROBLEMS: Final = 100
 
 
 class Findings:
-    """Collector of problems, of which the first 100 are kept, and of notes on parts that were not read."""
+    """Collector of problems, of which the first 100 are kept, and of notes on parts that were not read.
+
+    Threads may add problems at the same time.
+    """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
         self.notes: list[str] = []
         self._num_more = 0
+        self._lock = threading.Lock()
 
     def attempt(self, kind: str, path: str, read: Callable[[], T]) -> T | None:
         """Return the result of `read`. If it raises an exception, add a problem and return None.
@@ -35,10 +40,11 @@ class Findings:
     def add(self, kind: str, path: str, error: Exception) -> None:
         """Add the problem that an exception describes."""
         found = finding_of(kind, path, error)
-        if len(self.problems) < _MAX_PROBLEMS:
-            self.problems.append(Problem(found.kind, found.path, found.detail))
-        else:
-            self._num_more += 1
+        with self._lock:
+            if len(self.problems) < _MAX_PROBLEMS:
+                self.problems.append(Problem(found.kind, found.path, found.detail))
+            else:
+                self._num_more += 1
 
     def all_notes(self) -> tuple[str, ...]:
         """Return the notes, with the number of problems that were not kept."""

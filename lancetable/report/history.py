@@ -55,7 +55,7 @@ def read_history(
             names[tag.version].append(tag.name)
 
     def read(location: ManifestLocation) -> VersionEntry | None:
-        entry = _read_entry(version, location, tuple(names[location.version]), findings)
+        entry = _read_entry(version, location, tuple(names.get(location.version, ())), findings)
         tracker.add(num_files=1)
         return entry
 

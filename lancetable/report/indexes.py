@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,17 +27,19 @@ class Coverage(NamedTuple):
     mask: npt.NDArray[np.bool_]
 
 
-def read_indexes(version: TableVersion, findings: Findings) -> dict[str, list[Index]]:
-    """Return the segments of each index by name. Entries for the system, which have no columns, are left out."""
+def read_indexes(version: TableVersion, limits: Limits, findings: Findings) -> dict[str, list[Index]]:
+    """Return the segments of the first indexes by name. Entries for the system, which have no columns, are left out."""
     path = version.location.path
     section = findings.attempt("index", path, lambda: current_index_section(version))
     parsed = findings.attempt("index", path, lambda: parse_indices(section, path)) or ()
     segments: dict[str, list[Index]] = {}
     for entry in parsed:
-        index = findings.attempt("index", path, lambda entry=entry: Index.from_format(entry))  # type: ignore[misc]
+        index = findings.attempt("index", path, partial(Index.from_format, entry))
         if index is not None and index.fields:
             segments.setdefault(index.name, []).append(index)
-    return dict(sorted(segments.items()))
+    if len(segments) > limits.indexes:
+        findings.notes.append(f"The first {limits.indexes:,} of {len(segments):,} indexes are listed.")
+    return dict(sorted(segments.items())[: limits.indexes])
 
 
 def coverage_of(segments: dict[str, list[Index]], counts: FragmentCounts) -> list[Coverage]:
@@ -61,11 +64,7 @@ def index_entries(
     live = counts.physical - counts.deleted
     for (name, mask), parts in zip(coverage, segments.values(), strict=True):
         type_url, data = parts[0].index_details or ("", b"")
-        described = findings.attempt(
-            "index",
-            version.location.path,
-            lambda type_url=type_url, data=data, name=name: describe_settings(type_url, data, name),  # type: ignore[misc]
-        )
+        described = findings.attempt("index", version.location.path, partial(describe_settings, type_url, data, name))
         kind, settings = described or ("Unknown", {})
         sizes = [part.size_bytes for part in parts]
         created = [part.created_at for part in parts if part.created_at is not None]

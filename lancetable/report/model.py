@@ -27,7 +27,7 @@ class Limits:
     them. `data_files` is the number of data files of which footers and zone maps are read; together, they have at most
     `columns` columns, unless a single file has more. The first `pages` pages of each of the first `page_maps` of them
     are listed, and `value_rows` rows of the first `value_files` of them are read, but at most about `value_bytes` of
-    each file. `ranges` limits the ranges of fragments that an index does not cover.
+    each file. `indexes` limits the indexes, and `ranges` the ranges of fragments that each of them does not cover.
     """
 
     versions: int = 1000
@@ -41,6 +41,7 @@ class Limits:
     value_files: int = 4
     value_rows: int = 4096
     value_bytes: int = 4 << 20
+    indexes: int = 200
     ranges: int = 100
 
 

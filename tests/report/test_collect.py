@@ -262,6 +262,15 @@ def test_values_are_read_within_a_limit(tmp_path: Path) -> None:
     assert (report.sample.num_with_values, report.sample.num_value_rows) == (1, 1)
 
 
+def test_many_indexes_are_cut(tmp_path: Path) -> None:
+    ds = lance.write_dataset(pa.table({"a": [1]}), tmp_path / "t.lance")
+    for name in ("x", "y", "z"):
+        ds.create_scalar_index("a", "ZONEMAP", name=name)
+    report = collect(ds.table_version, limits=Limits(indexes=2))
+    assert [index.name for index in report.indexes] == ["x", "y"]
+    assert report.notes == ("The first 2 of 3 indexes are listed.",)
+
+
 def test_few_wide_files_are_read(tmp_path: Path) -> None:
     table = pa.table({f"c{number}": [1, 2, 3] for number in range(10)})
     ds = lance.write_dataset(table, tmp_path / "t.lance", max_rows_per_file=1)
