@@ -230,9 +230,9 @@ def _page_marks(pages: Iterable[PageEntry], size_bytes: int) -> Iterator[Mark]:
 
 
 def _file_mark(start: int, end: int, size_bytes: int, title: str) -> Mark:
-    x = _FILE_WIDTH * start / size_bytes
     width = max(_FILE_WIDTH * (end - start) / size_bytes - 0.5, _MIN_PAGE_WIDTH)
-    return Mark(round(x, 2), 0, round(min(width, _FILE_WIDTH - x), 2), _TICK_HEIGHT, title)
+    x = min(_FILE_WIDTH * start / size_bytes, _FILE_WIDTH - width)
+    return Mark(round(x, 2), 0, round(width, 2), _TICK_HEIGHT, title)
 
 
 # --------------------------------------------------------------------------------------------------------------- marks

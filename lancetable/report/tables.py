@@ -28,7 +28,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A column heading. `kind` is "text", "number", "code" or "time", which determines alignment and font."""
+    """A column heading. `kind` is "text", "number", "code" or "line", which determines alignment and font."""
 
     label: str
     kind: str = "text"
@@ -122,8 +122,8 @@ def column_sets_table(fragments: Fragments) -> Table:
 def columns_table(columns: Sequence[ColumnEntry]) -> Table:
     """Return the columns in the order of the schema."""
     headers = _headers(
-        "Column|Type|#Stored|#Share|#Stored / Arrow|Lower bound|Upper bound|#Nulls|#NaN|#Pages|`Encodings|"
-        "Statistics from"
+        "Column|Type|#Stored|#Share|#Stored / Arrow|`Encodings|Lower bound|Upper bound|#Nulls|#NaN|#Pages|"
+        "@Statistics from"
     )
     total = sum(column.file_bytes for column in columns)
     rows = tuple(_column_row(column, total) for column in columns)
@@ -140,12 +140,12 @@ def _column_row(column: ColumnEntry, total: int) -> tuple[Cell, ...]:
         _size(stored),
         Cell("–" if stored is None else share(stored, total), stored),
         Cell("–" if column.ratio is None else f"{column.ratio:.3f}", column.ratio),
+        _lines(encodings),
         _text(_bound(column.type, None if statistics is None else statistics.lower)),
         _text(_bound(column.type, None if statistics is None else statistics.upper)),
         _count(None if statistics is None else statistics.num_nulls),
         _count(None if statistics is None else statistics.num_nans),
         _count(column.num_pages if column.num_files else None),
-        _lines(encodings),
         _text("" if statistics is None else f"{statistics.source}, {plural(statistics.num_rows, 'row')}"),
     )
 
@@ -238,8 +238,8 @@ def _strings(id: str, caption: str, labels: str, rows: Iterable[Sequence[str]]) 
 
 
 def _headers(labels: str) -> tuple[Header, ...]:
-    """Return the headers for labels separated by "|"; "#" marks numbers, "`" code, "@" times."""
-    kinds = {"#": "number", "`": "code", "@": "time"}
+    """Return the headers for labels separated by "|"; "#" marks numbers, "`" code, "@" text on one line."""
+    kinds = {"#": "number", "`": "code", "@": "line"}
     return tuple(Header(label.lstrip("#`@"), kinds.get(label[0], "text")) for label in labels.split("|"))
 
 
