@@ -15,7 +15,7 @@ import pytest
 
 import lancetable as lance
 from lancetable.errors import MissingPackageError
-from lancetable.report import render, text
+from lancetable.report import TableReport, render, text
 from lancetable.report.charts import set_name
 from tests.report.report_tables import HOSTILE, hostile_table, many_fragments
 
@@ -55,8 +55,13 @@ class Document(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return hostile_table(tmp_path_factory.mktemp("hostile")).report().to_html()
+def hostile_report(tmp_path_factory: pytest.TempPathFactory) -> TableReport:
+    return hostile_table(tmp_path_factory.mktemp("hostile")).report()
+
+
+@pytest.fixture(scope="module")
+def hostile(hostile_report: TableReport) -> str:
+    return hostile_report.to_html()
 
 
 def test_hostile_names_are_text(hostile: str) -> None:
@@ -110,8 +115,8 @@ def test_the_document_refers_to_no_other_file(hostile: str) -> None:
         assert "url(" not in content and "@import" not in content and "fetch(" not in content and "http" not in content
 
 
-def test_the_notebook_frame_is_one_element(tmp_path: Path) -> None:
-    frame = Document(hostile_table(tmp_path).report()._repr_html_())
+def test_the_notebook_frame_is_one_element(hostile_report: TableReport) -> None:
+    frame = Document(hostile_report._repr_html_())
     assert frame.elements == ["iframe"]
     attributes = dict(frame.attributes)
     assert attributes["sandbox"] == "allow-scripts"
