@@ -31,6 +31,7 @@ def chromium() -> Iterator[Any]:
         options.add_argument(f"--{argument}")
     options.add_argument("--host-resolver-rules=MAP * ~NOTFOUND")
     opened = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    opened.set_script_timeout(300)  # axe-core takes long if other processes use all cores
     try:
         yield opened
     finally:
