@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from lancetable.ops.read.diff import Diff
     from lancetable.optimize import DatasetOptimizer
     from lancetable.progress import FragmentWriteProgress, ProgressLike
+    from lancetable.report import TableReport
     from lancetable.sql import SqlQueryBuilder
     from lancetable.udf import BatchUDF
     from lancetable.vector_models import VectorIndexReader
@@ -2143,6 +2144,56 @@ class LanceDataset(DatasetVectorIndexes, pads.Dataset):  # type: ignore[misc]  #
             For the first problem.
         """
         ops.validate.validate(self._table)
+
+    def report(
+        self,
+        *,
+        max_versions: int = 1000,
+        max_files: int = 32,
+        file: str | None = None,
+        progress: ProgressLike = None,
+    ) -> TableReport:
+        """Return a report on this version and the history of the table, for notebooks, files and programs.
+
+        Reads the manifests of the newest versions, and the footers and some rows of a sample of data files. A part that
+        cannot be read becomes a problem of the report. Needs jinja2 (`lancetable[report]`) for HTML.
+
+        Parameters
+        ----------
+        max_versions
+            Number of newest versions in the history, at least 1.
+        max_files
+            Number of data files in the sample, at least 1.
+        file
+            Path of a data file whose pages are shown first, relative to the data directory.
+        progress
+            Progress callback, or True for a progress bar; see `lancetable.progress`.
+
+        Returns
+        -------
+        TableReport
+            The report, with `to_html`, `to_json` and `save`. A notebook displays it.
+
+        Raises
+        ------
+        InvalidInputError
+            If the version has no data file `file`, or a number is less than 1.
+        StoreError
+            If the versions cannot be listed.
+
+        Examples
+        --------
+        >>> ds.report().save("report.html")
+        """
+        from lancetable.report.collect import collect
+        from lancetable.report.model import Limits
+
+        limits = Limits(
+            versions=check_positive("max_versions", max_versions), data_files=check_positive("max_files", max_files)
+        )
+        check_string("file", file, optional=True)
+        with tracked(progress, "report") as tracker:
+            return collect(self._table, limits=limits, file=file, tracker=tracker)
 
     def all_files(self) -> pa.RecordBatchReader:
         """Return a reader over every object below the table's root, whether or not a version references it.
