@@ -136,7 +136,7 @@ def to_iterable_dataset(
     shards = {
         "fragments": [fragment.fragment_id for fragment in table.get_fragments()],
         "dataset": pickle.dumps(table),  # `datasets` pickles arguments in its own way, by value
-        "columns": columns,
+        "columns": tuple(columns) if isinstance(columns, list) else columns,  # a list would be divided among shards
         "filter": filter,
     }
     return package.IterableDataset.from_generator(_rows_of_fragments, features=features, gen_kwargs=shards)

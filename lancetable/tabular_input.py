@@ -27,8 +27,8 @@ def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
 
     Accepts pandas and polars frames, Arrow tables, batches, readers, datasets and scanners, data sets of Hugging Face,
     objects with `__arrow_c_stream__`, a dict of columns, a list of dicts or of pydantic models, and iterables of record
-    batches together with `schema`. Batches that differ from a given `schema` are cast to it, by column name. A stream is
-    not read before its batches are requested, and exceptions of the caller's own iterator are not wrapped.
+    batches together with `schema`. Batches that differ from a given `schema` are cast to it, by column name. Streams are
+    not read before their batches are requested, and exceptions of the caller's own iterator are not wrapped.
 
     Raises
     ------
@@ -203,9 +203,22 @@ def _from_data_set(data: Any, schema: pa.Schema | None) -> Input:
         )
     if schema is None and data.features is None:
         raise InvalidInputError("the features of the data set are unknown; pass the argument schema")
-    num_rows = len(data) if hasattr(data, "__len__") else None
     found = data.features.arrow_schema if schema is None else schema
-    return Input(found, cast_batches(data.with_format("arrow").iter(_DATA_SET_BATCH_ROWS), found), num_rows)
+    if hasattr(data, "__len__"):
+        tables = data.with_format("arrow").iter(_DATA_SET_BATCH_ROWS)
+        return Input(found, cast_batches(tables, found), len(data))
+    return Input(found, cast_batches(_tables_of_stream(data, found), found))
+
+
+def _tables_of_stream(data: Any, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of an iterable data set, whose rows are Python values.
+
+    Images and sounds are not decoded, as long as no function has changed the rows: they would be encoded again.
+    """
+    if data.features is None:
+        return (_table_of_columns(columns, schema) for columns in data.iter(_DATA_SET_BATCH_ROWS))
+    batches = data.decode(False).iter(_DATA_SET_BATCH_ROWS)
+    return (_table_of_columns(data.features.encode_batch(columns), schema) for columns in batches)
 
 
 def foreign_frame(data: Any) -> Callable[[Any, pa.Schema | None], pa.Table] | None:

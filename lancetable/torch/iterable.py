@@ -335,22 +335,37 @@ class LanceDataset(torch.utils.data.IterableDataset):
     def __iter__(self) -> Iterator[Any]:
         loaded, worker, num_workers = self._loaded, get_mp_rank(), get_mp_world_size()
         done = self.take_position()
-        if done and loaded is not None and loaded["num_workers"] != num_workers:
+        if not done or loaded is None:
+            skip = 0
+        elif loaded["num_workers"] != num_workers:
             raise InvalidInputError(
                 f"the state was saved with {loaded['num_workers']} workers, these are {num_workers}; the order of the"
                 " batches depends on their number"
             )
-        by_worker = loaded is not None and loaded["worker"] is not None  # `done` counts the batches of this worker
-        if self._selection is None:
-            skip = done if by_worker else len(range(worker, done, num_workers))
-            own = islice(self._sampled(), worker + skip * num_workers, None, num_workers)
-            batches: Iterator[Any] = map(self._convert, own)
+        elif loaded["worker"] is not None:  # the state of one worker
+            skip = done
         else:
-            plan = self._plan()
-            skip = done if by_worker or not done else plan.delivered_by(worker, num_workers, done)
-            batches = self._planned(plan, plan.buffers_of(worker, num_workers, skip))
+            # The loader asks its first worker for the next batch, which may be one of another worker.
+            counts, next_worker = self._progress(num_workers, done)
+            worker = (worker + next_worker) % num_workers
+            skip = counts[worker]
         self._num_batches = skip
-        return self._counted(batches)
+        return self._counted(self._batches(worker, num_workers, skip))
+
+    def _progress(self, num_workers: int, num_batches: int) -> tuple[list[int], int]:
+        """Return how many of the first `num_batches` are those of each worker, and the worker of the next one."""
+        if self._selection is None:
+            counts = [len(range(worker, num_batches, num_workers)) for worker in range(num_workers)]
+            return counts, num_batches % num_workers
+        delivered, next_worker = self._plan().progress(num_workers, num_batches)
+        return delivered.tolist(), next_worker
+
+    def _batches(self, worker: int, num_workers: int, skip: int) -> Iterator[Any]:
+        """Return the batches of a worker after the first `skip` ones."""
+        if self._selection is None:
+            return map(self._convert, islice(self._sampled(), worker + skip * num_workers, None, num_workers))
+        plan = self._plan()
+        return self._planned(plan, plan.buffers_of(worker, num_workers, skip))
 
     def _counted(self, batches: Iterable[Any]) -> Iterator[Any]:
         for batch in batches:

@@ -92,7 +92,7 @@ class LanceDataLoader(torch.utils.data.DataLoader):
         num_workers = max(1, self.num_workers)
         if state_dict["num_workers"] != num_workers:
             raise InvalidInputError(
-                f"the state was saved with num_workers={state_dict['num_workers']}, not {num_workers}"
+                f"the state was saved with num_workers={state_dict['num_workers']}, this is {num_workers}"
             )
         self.dataset.load_state_dict(state_dict)
         self._num_batches, self._epoch = state_dict["num_batches"], state_dict["epoch"]

@@ -61,12 +61,12 @@ class EpochPlan:
         rounds, last = divmod(full_buffers, num_workers)
         return (rounds + (worker < last)) * self.batches_per_buffer + (rest if worker == last else 0)
 
-    def delivered_by(self, worker: int, num_workers: int, num_batches: int) -> int:
-        """Return how many of the first `num_batches` batches of this rank are those of a worker.
+    def progress(self, num_workers: int, num_batches: int) -> tuple[Positions, int]:
+        """Return how many of the first `num_batches` batches are those of each worker, and the worker of the next one.
 
         A data loader takes one batch of each worker in turn, and skips workers that have no more batches.
         """
-        counts = np.array([self.batches_of(number, num_workers) for number in range(num_workers)])
+        counts = np.array([self.batches_of(worker, num_workers) for worker in range(num_workers)])
         low, high = 0, int(counts.max())  # number of completed rounds
         while low < high:
             middle = (low + high + 1) // 2
@@ -74,8 +74,10 @@ class EpochPlan:
                 low = middle
             else:
                 high = middle - 1
-        rest = num_batches - int(np.minimum(counts, low).sum())
-        return min(int(counts[worker]), low) + int(worker in np.flatnonzero(counts > low)[:rest])
+        delivered = np.minimum(counts, low)
+        remaining, in_round = np.flatnonzero(counts > low), num_batches - int(delivered.sum())
+        delivered[remaining[:in_round]] += 1
+        return delivered, int(remaining[in_round]) if in_round < len(remaining) else 0
 
     def buffers_of(self, worker: int, num_workers: int, skip: int = 0) -> Iterator[tuple[int, int]]:
         """Yield the buffers of a worker after its first `skip` batches, with the number of batches to skip in each."""

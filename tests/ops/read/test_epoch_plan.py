@@ -86,8 +86,9 @@ def test_an_epoch_resumes_at_any_batch(arguments: dict[str, Any], num_workers: i
     (plan, *_) = plans(arguments)
     everything = delivered(plan, num_workers)
     done = data.draw(st.integers(0, len(everything)))
-    for worker in range(num_workers):
-        skip = plan.delivered_by(worker, num_workers, done)
+    counts, next_worker = plan.progress(num_workers, done)
+    assert done == len(everything) or next_worker == everything[done][0]
+    for worker, skip in enumerate(counts.tolist()):
         assert skip == [number for number, _ in everything[:done]].count(worker)
         rest = [batch for number, batch in everything[done:] if number == worker]
         assert batches_of_worker(plan, worker, num_workers, skip) == rest
