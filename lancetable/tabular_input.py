@@ -27,8 +27,8 @@ def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
 
     Accepts pandas and polars frames, Arrow tables, batches, readers, datasets and scanners, data sets of Hugging Face,
     objects with `__arrow_c_stream__`, a dict of columns, a list of dicts or of pydantic models, and iterables of record
-    batches together with `schema`. Batches that differ from a given `schema` are cast to it, by column name. Streams are
-    not read before their batches are requested, and exceptions of the caller's own iterator are not wrapped.
+    batches together with `schema`. Batches that differ from a given `schema` are cast to it, by column name. A stream
+    is not read before its batches are requested, and exceptions of the caller's own iterator are not wrapped.
 
     Raises
     ------

@@ -75,8 +75,10 @@ def measure(library: str, path: str, case: dict[str, Any]) -> dict[str, float]:
     data = import_module(f"{library}.torch.data")
     num_workers = case.pop("num_workers")
     dataset = data.LanceDataset(path, **{"batch_size": 4096, **case})
-    start_method = {"multiprocessing_context": "spawn" if library == "lance" else "fork"} if num_workers else {}
-    loader = DataLoader(dataset, batch_size=None, num_workers=num_workers, persistent_workers=num_workers > 0, **start_method)
+    workers: dict[str, Any] = {"num_workers": num_workers}
+    if num_workers:
+        workers |= {"persistent_workers": True, "multiprocessing_context": "spawn" if library == "lance" else "fork"}
+    loader = DataLoader(dataset, batch_size=None, **workers)
     before, peak, done = private_bytes(os.getpid()), [0], threading.Event()
     for _ in loader:  # starts the workers
         pass

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
-pytest.importorskip("lance.torch.data", reason="pylance is not installed")
-
-import lance.torch.data
-
 import lancetable
-import lancetable.torch.data
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
+lance = pytest.importorskip("lance", reason="pylance is not installed")
+for _module in ("lance.torch.data", "lancetable.torch.data"):
+    importlib.import_module(_module)
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:The given NumPy array is not writable:UserWarning",
@@ -87,7 +85,8 @@ def test_rows_are_equal_where_batches_of_pylance_are_short(path: str) -> None:
 
 
 def test_batches_of_a_sampler_are_equal(path: str) -> None:
-    for name, arguments in (("FullScanSampler", ()), ("ShardedFragmentSampler", (1, 2)), ("ShardedBatchSampler", (0, 3))):
+    samplers = [("FullScanSampler", ()), ("ShardedFragmentSampler", (1, 2)), ("ShardedBatchSampler", (0, 3))]
+    for name, arguments in samplers:
         ours, theirs = (
             batches(library, path, batch_size=10, sampler=getattr(module, name)(*arguments))
             for library, module in (

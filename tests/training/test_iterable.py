@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
-
 import lancetable
 from lancetable.errors import InvalidInputError, VersionNotFoundError
 from lancetable.sampler import FullScanSampler, ShardedBatchSampler, ShardedFragmentSampler
-from lancetable.torch.data import LanceDataset, SafeLanceDataset, get_safe_loader
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
+
+from lancetable.torch.data import LanceDataset, SafeLanceDataset, get_safe_loader  # noqa: E402  # after the check
 
 SIZES = (7, 1, 30, 12, 3, 40)
 DELETED = {0, 7, 8, 9, 40, 41, 92}
@@ -253,7 +254,7 @@ def test_rows_are_cached_in_local_files(path: Path, tmp_path: Path, monkeypatch:
         ({"rank": 2, "world_size": 2}, "rank must be less than world_size"),
         ({"shard_granularity": "row"}, "shard_granularity must be"),
         ({"cache": True, "shuffle": True}, "cache cannot be combined with shuffle"),
-        ({"sampler": FullScanSampler(), "shuffle": True, "samples": 3}, "sampler cannot be combined with samples, shuffle"),
+        ({"sampler": FullScanSampler(), "shuffle": True, "samples": 3}, "cannot be combined with samples, shuffle"),
         ({"columns": ["nope"]}, "nope"),
         ({"filter": "nope > 1"}, "nope"),
         ({"buffer_rows": 0}, "buffer_rows must be at least 1"),

@@ -16,17 +16,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
-
 import lancetable
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.sampler import FullScanSampler
-from lancetable.torch.data import LanceDataLoader, LanceDataset
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
+
+from lancetable.torch.data import LanceDataLoader, LanceDataset  # noqa: E402  # after the check that PyTorch is there
 
 # Only if another test has imported pylance in this process.
 pytestmark = pytest.mark.filterwarnings("ignore:lance is not fork-safe:UserWarning")
 JOB = Path(__file__).with_name("jobs.py")
 NUM_ROWS = 400
+TIMEOUT_SECONDS = 300  # of a job; each of its processes imports PyTorch, for seconds on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +54,7 @@ def start(path: Path, directory: Path, world_size: int, options: dict[str, Any])
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
         for rank in range(world_size)
     ]
@@ -67,7 +70,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 def finish(processes: list[subprocess.Popen[str]]) -> None:
     try:
         for process in processes:
-            _, errors = process.communicate(timeout=120)
+            _, errors = process.communicate(timeout=TIMEOUT_SECONDS)
             assert process.returncode == 0, errors
     finally:
         for process in processes:
@@ -106,7 +109,7 @@ def test_a_killed_job_resumes_at_the_next_batch(path: Path, tmp_path: Path, load
     killed.mkdir()
     (killed / "wait").touch()
     processes = start(path, killed, 2, options)
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + TIMEOUT_SECONDS
     try:
         while not all((killed / f"rank-{rank}.log").exists() and len(logged(killed, rank)) == 5 for rank in range(2)):
             assert time.monotonic() < deadline and all(process.poll() is None for process in processes)

@@ -11,12 +11,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
-
 import lancetable
 from lancetable.arrow import bfloat16_array
 from lancetable.errors import OutOfRangeError
-from lancetable.torch.data import LanceDataset, to_tensor
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
+
+from lancetable.torch.data import LanceDataset, to_tensor  # noqa: E402  # after the check that PyTorch is installed
 
 
 def convert(column: pa.Array, **options: Any) -> Any:
@@ -97,7 +98,9 @@ def test_nulls_of_floats_are_nan(dtype: type) -> None:
     assert values.null_count == 1 and values[0].as_py() == 1.0
 
 
-@pytest.mark.parametrize("column", [pa.array([1, None]), pa.array([True, None]), fixed(pa.array([1, None]), 2)], ids=str)
+@pytest.mark.parametrize(
+    "column", [pa.array([1, None]), pa.array([True, None]), fixed(pa.array([1, None]), 2)], ids=["int", "bool", "list"]
+)
 def test_other_nulls_are_refused_with_the_column(column: pa.Array) -> None:
     with pytest.raises(TypeError, match="column 'x' has nulls"):
         convert(column)
@@ -119,7 +122,7 @@ def test_other_nulls_are_refused_with_the_column(column: pa.Array) -> None:
     ids=lambda column: str(column.type),
 )
 def test_other_types_are_refused_with_the_column(column: pa.Array) -> None:
-    with pytest.raises(TypeError, match="column 'x' has type .*, which has no tensor; select other columns"):
+    with pytest.raises(TypeError, match=r"column 'x' has type .*, which has no tensor; select other columns"):
         convert(column)
 
 
@@ -133,7 +136,8 @@ def test_large_unsigned_integers_are_not_wrapped() -> None:
 
 def test_several_columns_are_a_dict_and_one_is_a_tensor() -> None:
     columns = {"a": pa.array([1]), "b": pa.array([2.5])}
-    assert to_tensor(pa.record_batch(columns)) == to_tensor(columns) == {"a": torch.tensor([1]), "b": torch.tensor([2.5])}
+    expected = {"a": torch.tensor([1]), "b": torch.tensor([2.5])}
+    assert to_tensor(pa.record_batch(columns)) == to_tensor(columns) == expected
     assert to_tensor({"a": pa.array([1]), "files": ["x"]})["files"] == ["x"]
 
 
