@@ -42,9 +42,7 @@ MODULE: _Groups = {
     "CPU feature reports": "simd_info",
 }
 MODULES: _Groups = {
-    "data loaders of PyTorch; use LanceDataset.to_batches": "torch",
     "data loaders of TensorFlow; use LanceDataset.to_batches": "tf",
-    "data sets of Hugging Face; pass their Arrow table to write_dataset": "hf",
 }
 VECTOR: _Groups = {
     "vector indexes trained on accelerators; use LanceDataset.create_index": (

@@ -1,5 +1,0 @@
-"""Stub of a pylance module that is out of scope. Its import raises an ImportError with the reason."""
-
-from lancetable import scope
-
-raise scope.missing_module(__name__)
