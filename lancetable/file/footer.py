@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError, InvalidInputError, LanceError, UnsupportedFeatureError
+from lancetable.file.kernels import native
 from lancetable.file.limits import ReadLimits
 from lancetable.format.protobuf_conversion import parse_message
 from lancetable.format.schema import Field, Schema
@@ -269,7 +270,7 @@ class FileMetadata:
     readers: ReaderCache = field(default_factory=lambda: ReaderCache({}, {}))
     _indirect: dict[ByteRange, bytes] = field(default_factory=dict)
     _columns: dict[int, ColumnPages] = field(default_factory=dict)
-    _single_pages: dict[int, SinglePage | None] = field(default_factory=dict)
+    _single_pages: dict[int, tuple[Any, ...] | None] = field(default_factory=dict)
 
     @lazy_property
     def num_rows(self) -> int:
@@ -332,15 +333,22 @@ class FileMetadata:
 
         None for all other columns, and for those with invalid metadata, whose error `column` raises.
         """
-        try:
-            return self._single_pages[index]
-        except KeyError:
-            page = self._single_pages[index] = self._parse_single_page(index)
-            return page
+        if index not in self._single_pages:
+            self._single_pages[index] = self._parse_single_page(index)
+        page = self._single_pages[index]
+        return None if page is None else SinglePage(*page)
 
-    def _parse_single_page(self, index: int) -> SinglePage | None:
+    def _parse_single_page(self, index: int) -> tuple[Any, ...] | None:
+        """Return the members of the page. Plain tuples of numbers and bytes do not burden the garbage collector."""
         if not 0 <= index < self.num_columns:
             return None
+        if native is not None:
+            start, size = self._column_table[2 * index : 2 * index + 2]
+            found: tuple[Any, ...] | None = native.single_page(
+                self._tail, start - self.footer.column_metadata_position, size
+            )
+            if found is not None:
+                return found
         try:
             message = self._column_message(index)
         except CorruptFileError:
@@ -352,7 +360,7 @@ class FileMetadata:
         if not encoding or len(page.buffer_offsets) != len(page.buffer_sizes):
             return None
         buffers = (*page.buffer_offsets, *page.buffer_sizes)
-        return SinglePage(page.length, buffers, encoding, message.encoding.direct.encoding)
+        return page.length, buffers, encoding, message.encoding.direct.encoding
 
     def only_page(self, field: Field, columns: Mapping[int, int]) -> SinglePage | None:
         """Return the page of a field without children if it is the only one and contains all rows; see `single_page`.

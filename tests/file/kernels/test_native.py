@@ -28,6 +28,7 @@ from lancetable.file.kernels import (
 )
 from lancetable.file.zone_maps import StatisticsBuilder
 from lancetable.format.schema import Schema
+from lancetable.proto import file2_pb2
 
 needs_native = pytest.mark.skipif(not kernels.NATIVE, reason="the compiled kernels are not built or switched off")
 DTYPES = [np.dtype(name) for name in ("u1", "u2", "u4", "u8")]
@@ -762,3 +763,68 @@ def test_lz4_blocks_without_content(block: bytes) -> None:
     data = np.frombuffer(bytes(4) + block, np.uint8)
     starts, sizes = np.zeros(1, np.int64), np.array([len(data)])
     agree(compression, lambda: compression.decompress_pieces("lz4", data, starts, sizes, 100))
+
+
+# ---------------------------------------------------------------------------------------------------- column metadata
+
+NUMBERS = st.lists(st.integers(0, 2**64 - 1), max_size=4)
+
+
+@st.composite
+def encodings(draw: st.DrawFn) -> file2_pb2.Encoding:
+    message = file2_pb2.Encoding()
+    form = draw(st.sampled_from(["direct", "direct", "direct", "indirect", "none", "missing"]))
+    if form == "direct":
+        message.direct.encoding = draw(st.binary(max_size=20))
+    elif form == "indirect":
+        message.indirect.buffer_location = draw(st.integers(0, 99))
+    elif form == "none":
+        message.none.SetInParent()
+    return message
+
+
+@st.composite
+def column_metadata(draw: st.DrawFn) -> bytes:
+    message = file2_pb2.ColumnMetadata()
+    if draw(st.booleans()):
+        message.encoding.CopyFrom(draw(encodings()))
+    for _ in range(draw(st.sampled_from([1, 1, 1, 0, 2]))):
+        starts = draw(NUMBERS)
+        sizes = draw(st.one_of(st.lists(st.integers(0, 999), min_size=len(starts), max_size=len(starts)), NUMBERS))
+        page = message.pages.add(buffer_offsets=starts, buffer_sizes=sizes, length=draw(st.integers(0, 2**64 - 1)))
+        page.priority = draw(st.integers(0, 9))
+        if draw(st.integers(0, 9)):
+            page.encoding.CopyFrom(draw(encodings()))
+    if draw(st.integers(0, 9)) == 0:
+        message.buffer_sizes.append(1)
+    content = bytearray(message.SerializeToString())
+    for position in draw(st.lists(st.integers(0, 200), max_size=2)):
+        if position < len(content):
+            content[position] ^= draw(st.integers(1, 255))
+    return bytes(content)
+
+
+@needs_native
+@given(column_metadata(), st.binary(max_size=9))
+def test_the_page_of_a_column_is_that_of_the_parsed_message(content: bytes, before: bytes) -> None:
+    found = kernels.native.single_page(before + content, len(before), len(content))
+    if found is not None:
+        message = file2_pb2.ColumnMetadata.FromString(content)
+        (page,) = message.pages
+        assert not message.buffer_sizes
+        assert not message.buffer_offsets
+        assert not message.encoding.HasField("indirect")
+        buffers = (*page.buffer_offsets, *page.buffer_sizes)
+        assert found == (page.length, buffers, page.encoding.direct.encoding, message.encoding.direct.encoding)
+
+
+@needs_native
+def test_the_page_of_a_usual_column_is_found() -> None:
+    message = file2_pb2.ColumnMetadata()
+    message.pages.add(buffer_offsets=[64, 1 << 40], buffer_sizes=[8, 300], length=100).encoding.direct.encoding = b"e"
+    message.encoding.direct.encoding = b"column"
+    content = message.SerializeToString()
+    assert kernels.native.single_page(content, 0, len(content)) == (100, (64, 1 << 40, 8, 300), b"e", b"column")
+    assert kernels.native.single_page(content, 0, len(content) - 1) is None
+    with pytest.raises(ValueError, match="exceed"):
+        kernels.native.single_page(content, 1, len(content))

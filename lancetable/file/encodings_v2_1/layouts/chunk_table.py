@@ -68,6 +68,9 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
     width = 4 if large else 2
     if len(data) == 0 or len(data) % width:
         raise CorruptFileError("chunk table has the wrong size", f"a multiple of {width}", len(data))
+    most = len(data) // width * _MAX_VALUES
+    if num_items > most:
+        raise CorruptFileError("number of values exceeds that of the chunks", f"at most {most}", num_items)
     starts, values = chunk_bounds(np.frombuffer(data, np.uint8), where.start, num_items, large=large)
     if int(starts[-1]) != where.end:
         size = where.end - where.start
