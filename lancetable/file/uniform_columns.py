@@ -68,7 +68,7 @@ def uniform_columns(
 
 def _groups(file: FileMetadata, members: Sequence[Member], decoded_bytes: int) -> Iterator[Group]:
     members = sorted(members, key=lambda member: member.page.buffers[0])
-    page_bytes = max(max(member.page.buffers[-1] for member in members), decoded_bytes)
+    page_bytes = max(1, decoded_bytes, *[member.page.buffers[-1] for member in members])
     size = max(_MIN_COLUMNS, _MAX_GROUP_BYTES // page_bytes)
     for start in range(0, len(members), size):
         part = members[start : start + size]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lancetable.errors import CorruptFileError, LanceError
 from lancetable.file import uniform_columns
 from lancetable.file.column_mapping import column_map
-from lancetable.file.footer import FileMetadata
+from lancetable.file.footer import FileMetadata, SinglePage
 from lancetable.file.reader import FAMILIES, open_data_file, read_columns
 from lancetable.file.writer import FileWriter
 from lancetable.format.schema import Schema
@@ -178,3 +178,28 @@ def test_an_error_names_the_damaged_column() -> None:
     store.put("f", bytes(content))
     with pytest.raises(CorruptFileError, match="column 3, page 0"):
         read(store, open_data_file(store, "f"), ["c0", "c1", "c2", "c3", "c4"])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_pages_without_bytes_are_read(version: str) -> None:
+    store = MemoryStore()
+    columns = [pa.nulls(5, pa.string()), pa.array([""] * 5)] * 4
+    table = pa.table(columns, names=[f"c{number}" for number in range(len(columns))])
+    meta = written(store, table, version)
+    for name, array in zip(table.column_names, read(store, meta, table.column_names)):
+        assert array.to_pylist() == table[name].to_pylist()
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_buffers_without_bytes_are_damage(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = MemoryStore()
+    meta = written(store, table_of(["string"] * 5, 600, seed=3), version)
+    single_page = FileMetadata.single_page
+
+    def emptied(file: FileMetadata, index: int) -> SinglePage | None:
+        page = single_page(file, index)
+        return page and page._replace(buffers=(*page.buffers[:-1], 0))
+
+    monkeypatch.setattr(FileMetadata, "single_page", emptied)
+    for array in read(store, meta, ["c0", "c1", "c2", "c3", "c4"]):  # by the readers of single columns
+        array.validate(full=True)
