@@ -127,6 +127,24 @@ def test_a_commit_reports_attempts_and_the_conflicts_that_it_resolved(spans: InM
     }
 
 
+def test_the_creation_of_a_table_is_a_commit(
+    collected: tuple[InMemorySpanExporter, InMemoryMetricReader], spans: InMemorySpanExporter, tmp_path: Path
+) -> None:
+    before = points(collected[1])
+    lance.write_dataset(pa.table({"id": [1]}), tmp_path / "new.lance")
+    (commit,) = named(spans, "commit")
+    found = {name: value for name, value in attributes(commit).items() if name.startswith("lancetable.")}
+    assert found == {
+        "lancetable.operation": "Overwrite",
+        "lancetable.outcome": "committed",
+        "lancetable.attempts": 1,
+        "lancetable.read_version": 0,
+        "lancetable.version": 1,
+    }
+    key = "lancetable.commits", "Overwrite", "committed"
+    assert points(collected[1])[key] - before.get(key, 0) == 1
+
+
 def test_a_failed_operation_has_the_status_and_type_of_its_error(spans: InMemorySpanExporter, tmp_path: Path) -> None:
     with pytest.raises(lance.DatasetNotFoundError) as raised:
         lance.dataset(tmp_path / "missing")

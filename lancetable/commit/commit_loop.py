@@ -25,7 +25,7 @@ from lancetable import telemetry
 from lancetable.commit import idempotency
 from lancetable.commit.backoff import Backoff, Contention, RetryLock, contention_of
 from lancetable.commit.cleanup.auto_cleanup import clean_up_after_commit, keeps_young_versions
-from lancetable.commit.commit_log import log_commit
+from lancetable.commit.commit_log import log_commit, record_outcome
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.detached import commit_detached
 from lancetable.commit.index_coverage import changed_columns
@@ -236,10 +236,12 @@ class _CommitRun:
                 logger.info("%s: conflict: %s", base.uri, error, extra=extra)
             raise
         finally:
-            telemetry.count("commits", "Commits by outcome", operation=operation, outcome=outcome)
-            telemetry.count("commit.attempts", "Attempts of commits", backoff.attempts, operation=operation)
-            self._span.set(
-                operation=operation, outcome=outcome, attempts=backoff.attempts, read_version=self.original.read_version
+            record_outcome(
+                self._span,
+                self.original.operation,
+                outcome,
+                attempts=backoff.attempts,
+                read_version=self.original.read_version,
             )
             if lock is not None:
                 lock.release()
