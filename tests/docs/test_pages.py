@@ -15,6 +15,7 @@ NAMES = page_names()
 SPARK = {name for name in NAMES if "pyspark" in (ROOT / name).read_text(encoding="utf-8")}
 # Pages whose code uses buckets.
 S3 = {"docs/how-to/object-stores.md", "docs/how-to/dynamodb.md"}
+TRAINING = "docs/tutorials/training.md"  # needs PyTorch, whose CPU build cannot be installed everywhere
 
 
 @pytest.fixture
@@ -34,6 +35,8 @@ def test_code_of_a_page_prints_the_shown_output(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    if name == TRAINING:
+        pytest.importorskip("torch", reason="PyTorch is not installed")
     if name in S3:
         request.getfixturevalue("lake")
     Page(name).run()
