@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -24,6 +25,7 @@ pytest.importorskip("rich")
 
 from lancetable.cli.commands import cli  # noqa: E402  # after the check that click is installed
 from lancetable.cli.main import main  # noqa: E402
+from lancetable.cli.output import Output  # noqa: E402
 
 
 @pytest.fixture
@@ -268,6 +270,18 @@ def test_times_are_printed_with_their_zone(ds: lance.LanceDataset) -> None:
     times += [row["committed"] for row in run_json("versions", ds.uri)]
     assert [datetime.fromisoformat(time).utcoffset() for time in times] == [timedelta()] * 4
     assert "+00:00" in run("info", ds.uri)
+
+
+def test_a_narrow_terminal_breaks_paths_but_no_times_and_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    row = {"committed": datetime(2026, 1, 2, 3, 4, 5), "operation": "Overwrite", "path": "p" * 100, "rows": 1234567}
+    Output(as_json=False).table([row], row)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(re.search(r"2026-01-02 03:04:05\.000 +Overwrite +p{12,} +1,234,567", line) for line in lines)
+    assert sum(line.count("p") for line in lines if "pppp" in line) == 100, "the whole path is shown"
 
 
 def test_times_in_the_data_are_printed_as_they_are(tmp_path: Path) -> None:
