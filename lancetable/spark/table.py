@@ -896,7 +896,7 @@ def _history(dataset: LanceDataset) -> list[list[Any]]:
         if transaction is not None:
             properties = dict(transaction.transaction_properties or {})
             operation = transaction.operation
-            name = getattr(operation, "name", type(operation).__name__)  # operations without their own class have a name
+            name = getattr(operation, "name", type(operation).__name__)  # LanceOperation.Other has a name
             made_by = [name, transaction.read_version, properties]
         totals = [int(metadata[name]) if name in metadata else None for name in ("total_rows", "total_data_files")]
         rows.append([entry["version"], entry["timestamp"].isoformat(), *made_by[:2], *totals, made_by[2]])
