@@ -14,8 +14,8 @@ _INTRODUCTION = """# Log records
 
 Generated from the source. Loggers are named after modules, below `lancetable`. The level is INFO, or that of the
 environment variable `LANCE_LOG`. `lancetable.set_logger(file_path)` sends the records to a file. Records contain no
-secrets. `%s` and `%d` are filled in. [Observability](../how-to/observability.md#log-records) lists the events with their
-fields, and what to alert on.
+secrets. `%s` and `%d` are filled in. [Observability](../how-to/observability.md#log-records) lists the events with
+their fields, and what to alert on.
 
 """
 
