@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 # Syncs are slow, and most tests do not depend on them. Tests of durability enable them.
 os.environ.setdefault("LANCETABLE_FSYNC", "0")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names of tests with addresses of objects, which differ between the processes of pytest-xdist."""
+    if names := [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]+>", item.nodeid)]:
+        raise pytest.UsageError(f"the name of a test contains an address of an object; pass ids=: {names[0]}")
 
 
 @pytest.fixture(scope="session")

@@ -259,7 +259,7 @@ def test_rows_are_cached_in_local_files(path: Path, tmp_path: Path, monkeypatch:
         ({"filter": "nope > 1"}, "nope"),
         ({"buffer_rows": 0}, "buffer_rows must be at least 1"),
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else None,
 )
 def test_invalid_arguments_are_refused(path: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
