@@ -13,9 +13,12 @@
 
 from __future__ import annotations
 
+from lancetable import scope
 from lancetable.torch.iterable import LanceDataset
 from lancetable.torch.loader import LanceDataLoader
 from lancetable.torch.random_access import SafeLanceDataset, get_safe_loader
 from lancetable.torch.tensors import to_tensor
 
 __all__ = ["LanceDataLoader", "LanceDataset", "SafeLanceDataset", "get_safe_loader", "to_tensor"]
+
+__getattr__ = scope.stubs_of_module(__name__, scope.TORCH_DATA)

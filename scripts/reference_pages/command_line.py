@@ -13,7 +13,8 @@ _INTRODUCTION = """# Command line
 
 Generated from the commands. Install with `pip install 'lancetable[cli]'`.
 
-- URI is a path or any address, such as `s3://bucket/table.lance`. A storage option is passed as `-o key=value`.
+- URI is a path or any address, such as `s3://bucket/table.lance`. A storage option is passed as `-o key=value`, except
+  to `report`, where `-o` is the file to write and `--option key=value` a storage option.
 - Commands that rewrite or remove data print what they would do; `--run` does it.
 - `--json` prints JSON. Times are in UTC.
 - `python -m lancetable.spark run` is the command for [Spark pipelines](spark-pipelines.md).

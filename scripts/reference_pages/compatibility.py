@@ -16,11 +16,19 @@ GAPS = {
     "dataset.ScannerBuilder": scope.SCANNER_BUILDER,
     "dataset.MergeInsertBuilder": scope.MERGE_INSERT,
 }
+# Names of the modules that need PyTorch or Hugging Face `datasets`, whose signatures are not recorded.
+TRAINING = {
+    "torch": ["preferred_device"],
+    "torch.data": ["LanceDataset", "SafeLanceDataset", "get_safe_loader"],
+    "torch.dist": [f"get_{kind}_{what}" for kind in ("dist", "mp", "global") for what in ("rank", "world_size")],
+    "hf": ["HuggingFaceConverter"],
+}
 _INTRODUCTION = """# Compatibility with pylance
 
 Generated from `lancetable/scope.py` and from the recorded signatures of pylance 14. `import lancetable as lance` runs
 code that uses the names marked "yes", with the same parameters and defaults; tests compare each signature. A name
-marked "no" exists and raises `UnsupportedFeatureError` with the reason.
+marked "no" exists and raises `UnsupportedFeatureError` with the reason, and a module `ImportError`. Differences of the
+classes for training: [Training from a table](../tutorials/training.md#differences-from-pylance).
 
 ## Out of scope
 
@@ -40,6 +48,8 @@ def gaps() -> list[tuple[str, str]]:
         "lance.dataset.ScannerBuilder": scope.SCANNER_BUILDER,
         "lance.vector": scope.VECTOR,
         "lance.util": scope.UTIL,
+        "lance.torch": scope.TORCH,
+        "lance.torch.data": scope.TORCH_DATA,
     }
     found = [
         (f"{owner}.{name}", reason)
@@ -60,7 +70,7 @@ def page() -> str:
     rows = [[f"`{name}`", reason] for name, reason in gaps()]
     missing = table(["name of pylance", "reason, and what to use instead"], rows)
     parts = [_INTRODUCTION.format(gaps=missing)]
-    functions = []
+    functions = [[f"`{module}.{name}`", "yes"] for module, names in TRAINING.items() for name in names]
     for owner, described in signatures().items():
         if not isinstance(described, dict):
             functions.append([f"`{owner}`", "yes"])
@@ -69,5 +79,5 @@ def page() -> str:
         names = [name for name in described if not name.startswith("_")]
         rows = [[f"`{name}`", f"no: {reasons[name]}" if name in reasons else "yes"] for name in names]
         parts.append(f"### {owner}\n\n{table(['name', ''], rows) if rows else 'yes'}\n")
-    parts.insert(1, "### Functions\n\n" + table(["name", ""], functions) + "\n")
+    parts.insert(1, "### Functions, and classes for training\n\n" + table(["name", ""], sorted(functions)) + "\n")
     return "\n".join(parts)

@@ -135,7 +135,9 @@ def test_every_name_of_pylance_is_listed() -> None:
     page = compatibility.page()
     names = [name for group in (FUNCTIONS, CLASSES) for module in group.values() for name in module]
     assert [name for name in names if not re.search(rf"[`. ]{name}\b", page)] == []
-    missing = [name for group in (scope.DATASET, scope.MODULE, scope.VECTOR) for name in scope.missing_names(group)]
+    assert [name for names in compatibility.TRAINING.values() for name in names if f".{name}` | yes" not in page] == []
+    groups = (scope.DATASET, scope.MODULE, scope.VECTOR, scope.TORCH, scope.TORCH_DATA)
+    missing = [name for group in groups for name in scope.missing_names(group)]
     assert [name for name in missing if f".{name}` | " not in page] == []
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import inspect
 from typing import Any
 
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 import lancetable
+from lancetable import scope
+from scripts.reference_pages import compatibility
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
 lance = pytest.importorskip("lance", reason="pylance is not installed")
@@ -103,14 +106,7 @@ def test_rows_by_number_are_equal(path: str) -> None:
     assert ours[17] == theirs[17] and ours.__getitems__([5, 100, 5]) == theirs.__getitems__([5, 100, 5])
 
 
-SIGNATURES = [
-    ("torch", "preferred_device"),
-    ("torch.data", "LanceDataset"),
-    ("torch.data", "SafeLanceDataset"),
-    ("torch.data", "get_safe_loader"),
-    *(("torch.dist", f"get_{kind}_{what}") for kind in ("dist", "mp", "global") for what in ("rank", "world_size")),
-    ("hf", "HuggingFaceConverter"),
-]
+SIGNATURES = [(module, name) for module, names in compatibility.TRAINING.items() for name in names]
 
 
 @pytest.mark.parametrize(("module", "name"), SIGNATURES, ids=lambda value: value)
@@ -128,3 +124,19 @@ def test_functions_have_the_parameters_of_pylance(module: str, name: str) -> Non
     found = {parameter.name: repr(parameter.default) for parameter in ours.values()}
     expected.pop("to_tensor_fn", None), found.pop("to_tensor_fn", None)  # each its own function
     assert list(found)[: len(expected)] == list(expected) and expected.items() <= found.items()
+
+
+@pytest.mark.parametrize("name", scope.missing_names(scope.TORCH))
+def test_a_module_that_is_out_of_scope_states_so_when_it_is_imported(name: str) -> None:
+    for statement in (f"import lancetable.torch.{name}", f"from lancetable.torch import {name}"):
+        with pytest.raises(ImportError, match=f"^lancetable.torch.{name}: .* \\(out of scope\\)"):
+            exec(statement)
+
+
+def test_names_and_modules_that_are_out_of_scope_are_those_of_pylance() -> None:
+    for name in scope.missing_names(scope.TORCH):
+        assert importlib.util.find_spec(f"lance.torch.{name}")
+    for name in scope.missing_names(scope.TORCH_DATA):
+        assert hasattr(lance.torch.data, name)
+        with pytest.raises(NotImplementedError, match="out of scope"):
+            getattr(lancetable.torch.data, name)()
