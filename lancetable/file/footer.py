@@ -21,7 +21,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -148,24 +148,30 @@ class IndirectEncodings(UnsupportedFeatureError):
     ranges: Sequence[ByteRange] = ()
 
 
+PageMembers: TypeAlias = tuple[int, tuple[int, ...], bytes]
+"""Stored members of a page: its number of rows, the positions of all buffers and then their sizes, and its encoding."""
+
+
+class StoredColumn(NamedTuple):
+    """Stored metadata of a column: its pages, its serialized encoding, and the ranges of its own buffers."""
+
+    pages: Sequence[PageMembers]
+    encoding: bytes
+    buffers: Sequence[ByteRange] = ()
+
+
 class ColumnPages:
     """Pages of one column, in order, without empty ones. A `Page` object is created on first access."""
 
-    def __init__(self, file: FileMetadata, index: int, message: file2_pb2.ColumnMetadata) -> None:
+    def __init__(self, file: FileMetadata, index: int, stored: StoredColumn) -> None:
         self.file = file
         self.index = index
-        self.buffers = file.checked_ranges(message.buffer_offsets, message.buffer_sizes)
-        file.limits.check("metadata_entries", len(message.pages), file.path, f"pages of column {index}")
-        self._message = message
-        self._messages = [(number, page) for number, page in enumerate(message.pages) if page.length]
-        encodings = [message.encoding, *[page.encoding for _, page in self._messages]]
-        indirect = [encoding.indirect for encoding in encodings if encoding.HasField("indirect")]
-        if indirect:
-            file.check_indirect(indirect)
-        self.encoding = file.encoding_bytes(message.encoding)
-        self._pages: list[Page | None] = [None] * len(self._messages)
+        self.encoding, self.buffers = stored.encoding, stored.buffers
+        self._stored = stored.pages
+        self._numbers = [number for number, (length, _, _) in enumerate(stored.pages) if length]
+        self._pages: list[Page | None] = [None] * len(self._numbers)
         # The first row of each page, then num_rows.
-        self.start_list = list(accumulate([page.length for _, page in self._messages], initial=0))
+        self.start_list = list(accumulate([length for length, _, _ in stored.pages if length], initial=0))
         self.num_rows = self.start_list[-1]
         file.limits.check("file_rows", self.num_rows, file.path, f"rows in column {index}")
 
@@ -184,27 +190,27 @@ class ColumnPages:
         """
         page = self._pages[number]
         if page is None:
-            page = self._pages[number] = self._make(*self._messages[number])
+            page = self._pages[number] = self._make(self._numbers[number])
         return page
 
     def every_page(self) -> Iterator[Page]:
         """Iterate over all pages, including empty ones."""
-        for index, message in enumerate(self._message.pages):
-            yield self._make(index, message)
+        return map(self._make, range(self.num_pages))
 
     @property
     def num_pages(self) -> int:
         """Number of pages, including empty ones."""
-        return len(self._message.pages)
+        return len(self._stored)
 
-    def _make(self, index: int, message: file2_pb2.ColumnMetadata.Page) -> Page:
-        buffers = self.file.checked_ranges(message.buffer_offsets, message.buffer_sizes)
-        return Page(self, index, message.length, buffers, self.file.encoding_bytes(message.encoding))
+    def _make(self, index: int) -> Page:
+        length, buffers, encoding = self._stored[index]
+        count = len(buffers) // 2
+        return Page(self, index, length, self.file.checked_ranges(buffers[:count], buffers[count:]), encoding)
 
     @property
     def size_bytes(self) -> int:
-        """Stored size of the non-empty pages: compressed, without padding."""
-        return sum(sum(message.buffer_sizes) for _, message in self._messages)
+        """Stored size of the pages: compressed, without padding."""
+        return sum(sum(buffers[len(buffers) // 2 :]) for length, buffers, _ in self._stored if length)
 
 
 class SinglePage(NamedTuple):
@@ -270,7 +276,7 @@ class FileMetadata:
     readers: ReaderCache = field(default_factory=lambda: ReaderCache({}, {}))
     _indirect: dict[ByteRange, bytes] = field(default_factory=dict)
     _columns: dict[int, ColumnPages] = field(default_factory=dict)
-    _single_pages: dict[int, tuple[Any, ...] | None] = field(default_factory=dict)
+    _single_pages: dict[int, tuple[int, tuple[int, ...], bytes, bytes] | None] = field(default_factory=dict)
 
     @lazy_property
     def num_rows(self) -> int:
@@ -320,13 +326,30 @@ class FileMetadata:
         if column is None:
             if not 0 <= index < self.num_columns:
                 raise self.corrupt("column index out of range", f"less than {self.num_columns}", index)
-            column = self._columns[index] = ColumnPages(self, index, self._column_message(index))
+            column = self._columns[index] = ColumnPages(self, index, self._stored_column(index))
         return column
 
-    def _column_message(self, index: int) -> file2_pb2.ColumnMetadata:
+    def _stored_column(self, index: int) -> StoredColumn:
+        page = self._single_pages.get(index)
+        if page is not None:
+            return StoredColumn([page[:3]], page[3])
         start, size = self._column_table[2 * index : 2 * index + 2]
         offset = start - self.footer.column_metadata_position
-        return parse_message(file2_pb2.ColumnMetadata, self._tail[offset : offset + size], self.path, start)
+        if native is not None:
+            found = native.column_metadata(self._tail, offset, size, self.limits.metadata_entries)
+            if found is not None:
+                return StoredColumn(*found)
+        message = parse_message(file2_pb2.ColumnMetadata, self._tail[offset : offset + size], self.path, start)
+        self.limits.check("metadata_entries", len(message.pages), self.path, f"pages of column {index}")
+        encodings = [message.encoding, *[page.encoding for page in message.pages if page.length]]
+        indirect = [encoding.indirect for encoding in encodings if encoding.HasField("indirect")]
+        if indirect:
+            self._check_indirect(indirect)
+        return StoredColumn(
+            [(page.length, self._buffers_of(page), self._encoding_bytes(page.encoding)) for page in message.pages],
+            self._encoding_bytes(message.encoding),
+            self.checked_ranges(message.buffer_offsets, message.buffer_sizes),
+        )
 
     def single_page(self, index: int) -> SinglePage | None:
         """Return the page of a column that consists of one page; its ranges are not checked.
@@ -334,33 +357,19 @@ class FileMetadata:
         None for all other columns, and for those with invalid metadata, whose error `column` raises.
         """
         if index not in self._single_pages:
-            self._single_pages[index] = self._parse_single_page(index)
+            self._single_pages[index] = self._find_single_page(index)
         page = self._single_pages[index]
         return None if page is None else SinglePage(*page)
 
-    def _parse_single_page(self, index: int) -> tuple[Any, ...] | None:
+    def _find_single_page(self, index: int) -> tuple[int, tuple[int, ...], bytes, bytes] | None:
         """Return the members of the page. Plain tuples of numbers and bytes do not burden the garbage collector."""
         if not 0 <= index < self.num_columns:
             return None
-        if native is not None:
-            start, size = self._column_table[2 * index : 2 * index + 2]
-            found: tuple[Any, ...] | None = native.single_page(
-                self._tail, start - self.footer.column_metadata_position, size
-            )
-            if found is not None:
-                return found
         try:
-            message = self._column_message(index)
-        except CorruptFileError:
+            pages, encoding, buffers = self._stored_column(index)
+        except (CorruptFileError, IndirectEncodings):
             return None
-        if len(message.pages) != 1 or message.buffer_sizes or message.encoding.HasField("indirect"):
-            return None
-        (page,) = message.pages
-        encoding = page.encoding.direct.encoding
-        if not encoding or len(page.buffer_offsets) != len(page.buffer_sizes):
-            return None
-        buffers = (*page.buffer_offsets, *page.buffer_sizes)
-        return page.length, buffers, encoding, message.encoding.direct.encoding
+        return (*pages[0], encoding) if len(pages) == 1 and pages[0][2] and not buffers else None
 
     def only_page(self, field: Field, columns: Mapping[int, int]) -> SinglePage | None:
         """Return the page of a field without children if it is the only one and contains all rows; see `single_page`.
@@ -401,7 +410,13 @@ class FileMetadata:
                 raise self.corrupt("a buffer exceeds the file", f"at most {end_of_file}", end, offset=start)
         return ranges
 
-    def encoding_bytes(self, message: file2_pb2.Encoding) -> bytes:
+    def _buffers_of(self, page: file2_pb2.ColumnMetadata.Page) -> tuple[int, ...]:
+        offsets, sizes = page.buffer_offsets, page.buffer_sizes
+        if len(offsets) != len(sizes):
+            raise self.corrupt("buffer positions and sizes do not match", len(offsets), len(sizes))
+        return (*offsets, *sizes)
+
+    def _encoding_bytes(self, message: file2_pb2.Encoding) -> bytes:
         """Return the serialized `Any` of an encoding, or empty bytes if the message does not locate one."""
         location = message.WhichOneof("location")
         if location == "direct":
@@ -410,7 +425,7 @@ class FileMetadata:
             return self._indirect.get(_range_of(message.indirect), b"")
         return b""
 
-    def check_indirect(self, messages: Sequence[file2_pb2.DeferredEncoding]) -> None:
+    def _check_indirect(self, messages: Sequence[file2_pb2.DeferredEncoding]) -> None:
         """Raise IndirectEncodings if a message has not been fetched, CorruptFileError if its range exceeds the file."""
         missing = {_range_of(message) for message in messages}.difference(self._indirect)
         total = 0

@@ -264,7 +264,7 @@ def _read_parts(
         if len(rows) <= _SMALL_RANGE_ROWS:
             small[number] = FileRows(*part, rows)
     results: dict[int, list[Column]] = {}
-    for (number, file), chunks in zip(small.items(), read_files(version.store, list(small.values()))):
+    for (number, file), chunks in zip(small.items(), read_files(version.store, [*small.values()]) if small else ()):
         results[number] = [_column(arrays, field) for arrays, field in zip(chunks, file.fields)]
     for number, (part, rows) in enumerate(reads):
         if number not in small:

@@ -167,6 +167,8 @@ class FixedWidth(NamedTuple):
         return np.frombuffer(self.data, word, self.length)
 
     def to_array(self, data_type: pa.DataType, validity: pa.Buffer | None, limit: int) -> pa.Array:
+        if _BITS.get(data_type.id) == self.bits:
+            return self._to_array(data_type, validity)
         if self.bits == 8 and pa.types.is_boolean(data_type):
             # Full-zip pages store a boolean in a whole byte.
             flags = np.frombuffer(self.data, np.uint8, self.length)

@@ -81,8 +81,7 @@ def has_no_nulls(pages: ColumnPages) -> bool:
 # -------------------------------------------------------------------------------------------------------------- tree
 
 
-@dataclass(frozen=True, slots=True)
-class _Node:
+class _Node(NamedTuple):
     """Field of the tree; without children it is a leaf column.
 
     `leaf` is the index of the leaf from which the layer or the values of the node are taken, or None if the file does
@@ -205,11 +204,6 @@ class LeafColumn:
             raise file.corrupt(f"pages of column {pages.index} split fixed-size lists", f"multiples of {self._repeat}")
         self.num_rows = pages.num_rows // self._repeat
         self.starts = [start // self._repeat for start in pages.start_list] if self._repeat > 1 else pages.start_list
-
-    @property
-    def is_plain(self) -> bool:
-        """True if the leaf is the field itself, without structs or lists above it."""
-        return len(self._expected) == 1
 
     def full_zip_bytes(self, row: int) -> int:
         """Return the size of the page that stores `row` if it is a full-zip page of variable width, otherwise 0.
@@ -336,13 +330,14 @@ def _is_blob_description(field: Field) -> bool:
 # ------------------------------------------------------------------------------------------------------------ fields
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class FieldReader:
     """Reader of a top-level field. It reads the leaves together and assembles them."""
 
-    _root: _Node
-    leaves: Sequence[LeafColumn]
+    __slots__ = ("_root", "leaves")
     decodes: ClassVar[bool] = True
+
+    def __init__(self, root: _Node, leaves: Sequence[LeafColumn]) -> None:
+        self._root, self.leaves = root, leaves
 
     @property
     def num_rows(self) -> int:
@@ -367,7 +362,7 @@ class FieldReader:
 
     def assemble(self, parts: Sequence[Sequence[LeafSlice]], num_rows: int) -> list[pa.Array]:
         """Return the arrays of the field from the slices of each leaf, which contain `num_rows` rows."""
-        if self.leaves[0].is_plain:
+        if not self._root.children:  # the only leaf is the field itself
             return [part.values for part in parts[0]]
         aligned = align_rows(parts, num_rows, attrgetter("num_rows"), LeafSlice.slice)
         return [_assemble(self._root, slices, count) for count, slices in aligned]

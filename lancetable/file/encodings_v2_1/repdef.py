@@ -172,7 +172,7 @@ def unravel(decoded: DecodedRows, expected: tuple[int, ...]) -> tuple[pa.Buffer 
         raise CorruptFileError("layers do not match the schema", expected, layers.kinds)
     repetition, definition = decoded.repetition, decoded.definition
     if definition is None and not layers.num_lists:
-        return None, [LayerArrays(None)] * (len(expected) - 1)
+        return None, [LayerArrays(None) for _ in expected[1:]]
     bitmap: pa.Buffer | None = None
     outer_layers: list[LayerArrays] = []
     max_item = num_lists = 0

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lancetable.errors import CorruptFileError
 from lancetable.file.kernels import miniblock, native, rle
-from lancetable.file.kernels.bitpacking import take_bits
+from lancetable.file.kernels.bitpacking import BIT_WORDS, take_bits
 from lancetable.file.kernels.levels import LEVEL, Levels
 
 Bytes = npt.NDArray[np.uint8]
@@ -82,12 +82,17 @@ def bits(pieces: Pieces) -> Bytes:
     return take_bits(pieces.data, 8 * pieces.starts + pieces.value_indices)
 
 
-def inline(pieces: Pieces, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Select bit-packed values that are stored after their width; see `miniblock.unpack_inline`."""
+def inline(pieces: Pieces, width: int) -> Bytes:
+    """Select bit-packed values that are stored after their width, and return them as numbers of `width` bytes.
+
+    See `miniblock.unpack_inline`.
+    """
     if native is not None:
-        return native.gather_inline(*pieces, 8 * dtype.itemsize).view(dtype)
+        return native.gather_inline(*pieces, 8 * width)
     data, starts, sizes, counts, _ = pieces
-    return _decoded(pieces, lambda n: miniblock.unpack_inline(data, starts[n], sizes[n], counts[n], dtype))
+    word = BIT_WORDS[8 * width]
+    values = _decoded(pieces, lambda n: miniblock.unpack_inline(data, starts[n], sizes[n], counts[n], word))
+    return values.view(np.uint8)
 
 
 def out_of_line(pieces: Pieces, width: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

@@ -72,7 +72,7 @@ def chunk_headers(
     return num_levels, buffer_sizes, ends - stored_sizes
 
 
-def chunk_bounds(words: Bytes, start: int, num_values: int, *, large: bool) -> tuple[Ints, Ints]:
+def chunk_bounds(words: memoryview, start: int, num_values: int, *, large: bool) -> tuple[Ints, Ints]:
     """Convert the words of k chunks, which are stored from `start` on and have `num_values` values together.
 
     Returns the (k + 1,) bounds of the bytes and of the values. The last chunk has the remaining values, whatever its
@@ -80,7 +80,7 @@ def chunk_bounds(words: Bytes, start: int, num_values: int, *, large: bool) -> t
     """
     if native is not None:
         return native.chunk_bounds(words, start, num_values, large)
-    parsed = words.view("<u4" if large else "<u2").astype(np.int64)
+    parsed = np.frombuffer(words, "<u4" if large else "<u2").astype(np.int64)
     starts, values = np.empty(len(parsed) + 1, np.int64), np.zeros(len(parsed) + 1, np.int64)
     starts[0], values[-1] = start, num_values
     np.add.accumulate(((parsed >> 4) + 1) << 3, out=starts[1:])

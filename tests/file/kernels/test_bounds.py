@@ -73,7 +73,7 @@ CALLS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Any]] = {
     "chunk headers": lambda a, b, c: native.chunk_headers(DATA, a, b, 1, 1, True),
     "chunk headers with and without levels": lambda a, b, c: native.chunk_headers(DATA, a, b, 1, 1, False, c > 1),
     "chunk headers with too few flags": lambda a, b, c: native.chunk_headers(DATA, a, b, 1, 1, False, c[:2] > 1),
-    "page of a column": lambda a, b, c: native.single_page(DATA, int(a[0]), int(b[0])),
+    "metadata of a column": lambda a, b, c: native.column_metadata(DATA, int(a[0]), int(b[0]), int(c[0])),
     "chunk bounds": lambda a, b, c: native.chunk_bounds(DATA[: int(a[0]) % 33], int(b[0]), int(c[0]), True),
     "variable": lambda a, b, c: native.variable(DATA, a, b, c, np.zeros(9, np.int64)),
     "variable of 32 bits": lambda a, b, c: native.variable(DATA, a, b, c, np.zeros(9, np.int32)),

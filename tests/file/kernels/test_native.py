@@ -524,7 +524,7 @@ def test_gather_numbers(case: tuple[np.ndarray, int], size: int, seed: int, spot
         ([chunk.tobytes() for chunk in chunks], lambda found: gather.fixed(found, word).view(values.dtype)),
         (
             [bitpacking.pack_inline(chunk)[0].tobytes() for chunk in chunks],
-            lambda found: gather.inline(found, values.dtype),
+            lambda found: gather.inline(found, word).view(values.dtype),
         ),
         (
             [packed_to(chunk, width) for chunk in chunks],
@@ -806,25 +806,30 @@ def column_metadata(draw: st.DrawFn) -> bytes:
 
 @needs_native
 @given(column_metadata(), st.binary(max_size=9))
-def test_the_page_of_a_column_is_that_of_the_parsed_message(content: bytes, before: bytes) -> None:
-    found = kernels.native.single_page(before + content, len(before), len(content))
+def test_the_metadata_of_a_column_is_that_of_the_parsed_message(content: bytes, before: bytes) -> None:
+    found = kernels.native.column_metadata(before + content, len(before), len(content), 2)
     if found is not None:
         message = file2_pb2.ColumnMetadata.FromString(content)
-        (page,) = message.pages
         assert not message.buffer_sizes
         assert not message.buffer_offsets
-        assert not message.encoding.HasField("indirect")
-        buffers = (*page.buffer_offsets, *page.buffer_sizes)
-        assert found == (page.length, buffers, page.encoding.direct.encoding, message.encoding.direct.encoding)
+        assert not any(part.encoding.HasField("indirect") for part in (message, *message.pages))
+        pages = [
+            (page.length, (*page.buffer_offsets, *page.buffer_sizes), page.encoding.direct.encoding)
+            for page in message.pages
+        ]
+        assert found == (pages, message.encoding.direct.encoding)
 
 
 @needs_native
-def test_the_page_of_a_usual_column_is_found() -> None:
+def test_the_metadata_of_a_usual_column_is_found() -> None:
     message = file2_pb2.ColumnMetadata()
     message.pages.add(buffer_offsets=[64, 1 << 40], buffer_sizes=[8, 300], length=100).encoding.direct.encoding = b"e"
+    message.pages.add(buffer_offsets=[1 << 41], buffer_sizes=[9], length=7, priority=100)
     message.encoding.direct.encoding = b"column"
     content = message.SerializeToString()
-    assert kernels.native.single_page(content, 0, len(content)) == (100, (64, 1 << 40, 8, 300), b"e", b"column")
-    assert kernels.native.single_page(content, 0, len(content) - 1) is None
+    pages = [(100, (64, 1 << 40, 8, 300), b"e"), (7, (1 << 41, 9), b"")]
+    assert kernels.native.column_metadata(content, 0, len(content), 2) == (pages, b"column")
+    assert kernels.native.column_metadata(content, 0, len(content), 1) is None
+    assert kernels.native.column_metadata(content, 0, len(content) - 1, 2) is None
     with pytest.raises(ValueError, match="exceed"):
-        kernels.native.single_page(content, 1, len(content))
+        kernels.native.column_metadata(content, 1, len(content), 2)

@@ -44,8 +44,8 @@ class InlineBitpacking(Compressive):
         return FixedWidth.of_numbers(values)
 
     def pick_chunks(self, buffers: Sequence[Pieces], limit: int) -> FixedWidth:
-        values = gather.inline(buffers[0], BIT_WORDS[self.uncompressed_bits_per_value])
-        return FixedWidth.of_numbers(values)
+        bits = self.uncompressed_bits_per_value
+        return FixedWidth(bits, gather.inline(buffers[0], bits // 8), len(buffers[0].value_indices))
 
     def check(self) -> None:
         _check_bits(self.uncompressed_bits_per_value)

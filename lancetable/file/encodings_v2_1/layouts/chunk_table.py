@@ -71,7 +71,7 @@ def parse_table(data: memoryview, where: ByteRange, num_items: int, *, large: bo
     most = len(data) // width * _MAX_VALUES
     if num_items > most:
         raise CorruptFileError("number of values exceeds that of the chunks", f"at most {most}", num_items)
-    starts, values = chunk_bounds(np.frombuffer(data, np.uint8), where.start, num_items, large=large)
+    starts, values = chunk_bounds(data, where.start, num_items, large=large)
     if int(starts[-1]) != where.end:
         size = where.end - where.start
         raise CorruptFileError("wrong size of the chunk buffer", int(starts[-1]) - where.start, size)

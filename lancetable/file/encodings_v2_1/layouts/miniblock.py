@@ -261,8 +261,12 @@ def _fetch_metadata(
             layout._check_page(page, context)
             cached, no_index, no_items = None, use_index, layout.dictionary is not None
         states.append((cached, no_index, no_items))
-        lacks = (cached is None, no_index, no_items)
-        wanted += [page.buffers[number] for number, lacking in zip((0, -1, 2), lacks) if lacking]
+        if cached is None:
+            wanted.append(page.buffers[0])
+        if no_index:
+            wanted.append(page.buffers[-1])
+        if no_items:
+            wanted.append(page.buffers[2])
     num_wanted = len(wanted)
     wanted += more
     buffers = (yield wanted) if wanted else ()

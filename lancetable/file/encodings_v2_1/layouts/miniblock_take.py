@@ -308,7 +308,7 @@ def _pick_levels(encoding: Compressive | None, pieces: Pieces, limit: int) -> Le
     if code == gather.FLAT:
         return np.frombuffer(gather.fixed(pieces, LEVEL.itemsize), LEVEL)
     if code == gather.INLINE:
-        return gather.inline(pieces, LEVEL)
+        return gather.inline(pieces, LEVEL.itemsize).view(LEVEL)
     if code is not None and code & 0xFF == gather.OUT_OF_LINE:
         return gather.out_of_line(pieces, code >> 8, LEVEL)
     pieces.check()

@@ -1,4 +1,4 @@
-"""Parser of the metadata message of a column (protos/file2.proto, ColumnMetadata) that has one page; see footer.py."""
+"""Parser of the metadata message of a column (protos/file2.proto, ColumnMetadata); see footer.py."""
 
 cdef struct Part:  # of a message: a field number, and its bytes, or its value if `at` is NULL
     uint64_t number
@@ -63,13 +63,36 @@ cdef list packed_numbers(Part part):
     return numbers
 
 
-def single_page(metadata, int64_t start, int64_t size):
-    """Return the members of a footer.SinglePage; None for a column of another form, and for an unusual message."""
-    cdef Bytes source = Bytes(metadata)
-    cdef Part part, page = Part(0, 0, NULL, NULL)
-    cdef Part parts[5]  # of the page
-    cdef bytes encoding, column_encoding = None
+cdef tuple page_members(Part page):
+    """Return the members of a page (footer.PageMembers); None for an unusual message."""
+    cdef Part parts[5]
+    cdef Part part
+    cdef const uint8_t* at = page.at
+    cdef bytes encoding
     cdef list starts, sizes
+    memset(parts, 0, sizeof(parts))
+    while at < page.end:
+        if not read_part(&at, page.end, &part) or part.number < 1 or part.number > 5 or parts[part.number - 1].number:
+            return None
+        if (part.at == NULL) != (part.number == 3 or part.number == 5):
+            return None
+        parts[part.number - 1] = part
+    starts, sizes, encoding = packed_numbers(parts[0]), packed_numbers(parts[1]), direct_encoding(parts[3])
+    if starts is None or sizes is None or encoding is None or len(starts) != len(sizes):
+        return None
+    return parts[2].value, (*starts, *sizes), encoding
+
+
+def column_metadata(metadata, int64_t start, int64_t size, int64_t max_pages):
+    """Return the pages (footer.PageMembers) and the encoding of a column.
+
+    None for a column with buffers of its own or more than `max_pages` pages, and for an unusual message.
+    """
+    cdef Bytes source = Bytes(metadata)
+    cdef Part part
+    cdef bytes encoding = None
+    cdef list pages = []
+    cdef tuple page
     if not inside(start, size, source.size):
         raise ValueError(f"{size} bytes at {start} exceed {source.size} bytes")
     cdef const uint8_t* at = source.at + start
@@ -77,25 +100,15 @@ def single_page(metadata, int64_t start, int64_t size):
     while at < end:
         if not read_part(&at, end, &part) or part.at == NULL:
             return None
-        if part.number == 2 and page.at == NULL:
-            page = part
-        elif part.number == 1 and column_encoding is None:
-            column_encoding = direct_encoding(part)
-            if column_encoding is None:
+        if part.number == 2 and len(pages) < max_pages:
+            page = page_members(part)
+            if page is None:
+                return None
+            pages.append(page)
+        elif part.number == 1 and encoding is None:
+            encoding = direct_encoding(part)
+            if encoding is None:
                 return None
         else:
             return None
-    if page.at == NULL:
-        return None
-    memset(parts, 0, sizeof(parts))
-    at, end = page.at, page.end
-    while at < end:
-        if not read_part(&at, end, &part) or part.number < 1 or part.number > 5 or parts[part.number - 1].number:
-            return None
-        if (part.at == NULL) != (part.number == 3 or part.number == 5):
-            return None
-        parts[part.number - 1] = part
-    starts, sizes, encoding = packed_numbers(parts[0]), packed_numbers(parts[1]), direct_encoding(parts[3])
-    if starts is None or sizes is None or not encoding or len(starts) != len(sizes):
-        return None
-    return parts[2].value, (*starts, *sizes), encoding, column_encoding or b""
+    return pages, encoding or b""
