@@ -116,9 +116,10 @@ def gather(plans: Sequence[ReadPlan[T]], decodes: Sequence[bool] | None = None) 
             steps = [_step(plans[waiting[0]], buffers)]
             continue
         replies = [buffers[start:end] for start, end in zip([0, *ends], ends)]
-        steps = _advance(
-            [plans[index] for index in waiting], replies, [decodes is not None and decodes[index] for index in waiting]
-        )
+        if decodes is None:
+            steps = [_step(plans[index], reply) for index, reply in zip(waiting, replies)]
+        else:
+            steps = _advance([plans[index] for index in waiting], replies, [decodes[index] for index in waiting])
 
 
 class RangeSource(Protocol):

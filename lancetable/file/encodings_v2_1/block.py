@@ -141,7 +141,7 @@ class FixedWidth(NamedTuple):
             self.bits, bits_between(self.data[first // 8 : (end + 7) // 8], first % 8, end - first), stop - start
         )
 
-    def take(self, indices: Ints) -> FixedWidth:
+    def take(self, indices: npt.NDArray[Any]) -> FixedWidth:
         bits = self.bits
         taken: npt.NDArray[Any]
         if bits in BIT_WORDS:

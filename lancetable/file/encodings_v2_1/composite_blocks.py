@@ -22,6 +22,7 @@ from lancetable.file.encodings_v2_1.block import (
     FixedWidth,
     Ints,
     VariableWidth,
+    is_number,
     is_variable,
     offset_bytes,
     type_bits,
@@ -114,6 +115,9 @@ class Indices:
         if native is not None and is_variable(data_type) and self.items.type == data_type and not self.items.null_count:
             offsets_and_data = varbin.take_items(self.items, numbers, validity)
             return pa.Array.from_buffers(data_type, self.length, [validity, *offsets_and_data])
+        if is_number(data_type) and self.items.type == data_type and _is_plain(self.items):
+            items = FixedWidth(data_type.bit_width, self.items.buffers()[1], len(self.items))
+            return items.take(numbers).to_array(data_type, validity, limit)
         index_type = pa.from_numpy_dtype(numbers.dtype)
         return self.items.take(pa.Array.from_buffers(index_type, self.length, [validity, pa.py_buffer(numbers)]))
 
@@ -137,6 +141,11 @@ class Indices:
         total = varbin.taken_bytes(self.items, numbers, limit) if is_variable(self.items.type) else 0
         if total > limit:
             raise CorruptFileError("strings expand to too many bytes", found=total, limit="page_bytes")
+
+
+def _is_plain(array: pa.Array) -> bool:
+    """Return True if the array has values, none of them null, and starts at its first one."""
+    return len(array) > 0 and not array.null_count and not array.offset
 
 
 def with_dictionary(indices: Block, items: pa.Array | None) -> Block:

@@ -78,6 +78,8 @@ def fixed(pieces: Pieces, width: int) -> Bytes:
 
 def bits(pieces: Pieces) -> Bytes:
     """Select values of one bit, the lowest of a byte first; return a bitmap. Raises the errors of `fixed`."""
+    if native is not None:
+        return native.gather_bits(*pieces)
     pieces.check((pieces.counts + 7) // 8)
     return take_bits(pieces.data, 8 * pieces.starts + pieces.value_indices)
 

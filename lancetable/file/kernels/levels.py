@@ -18,6 +18,8 @@ from lancetable.file.kernels import native
 
 LEVEL: Final = np.dtype("<u2")
 
+_START: Final = np.ones(1, LEVEL)
+
 Levels = npt.NDArray[np.uint16]
 Bools = npt.NDArray[np.bool_]
 
@@ -70,10 +72,11 @@ def list_layer(
     if native is not None and definition is not None:
         *layer, nulls = native.list_layer(repetition, definition, max_item, max_layer, max_list, null_level)
         return layer[0], layer[1] if nulls else None, layer[2], layer[3]
-    starts = np.flatnonzero(repetition)
+    offsets = np.flatnonzero(np.concatenate((repetition, _START)))
+    starts = offsets[:-1]
     outer = repetition[starts] - LEVEL.type(1)
     if definition is None:
-        return np.append(starts, len(repetition)), None, outer, None
+        return offsets, None, outer, None
     levels = definition[starts]
     # Levels above `max_item` are lists without items; those above `max_list` are not lists of this layer.
     empty, is_list = levels > max_item, levels <= max_list

@@ -82,6 +82,7 @@ CALLS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Any]] = {
     "run lengths": lambda a, b, c: native.run_lengths(DATA, DATA, a, c, np.zeros(99, np.uint8)),
     "byte streams": lambda a, b, c: native.byte_streams(DATA, a, c, np.zeros(8, np.uint32)),
     "one fixed value": lambda a, b, c: native.gather_fixed(DATA, a, b, c, np.zeros(3, np.int64), 8),
+    "one bit": lambda a, b, c: native.gather_bits(DATA, a, b, c, np.zeros(3, np.int64)),
     "one inline value": lambda a, b, c: native.gather_inline(DATA, a, b, c, np.zeros(3, np.int64), 16),
     "one packed value": lambda a, b, c: native.gather_out_of_line(DATA, a, b, c, c - 1, 3, 16),
     "one packed value of width 0": lambda a, b, c: native.gather_out_of_line(DATA, a, b, c, c - 1, 0, 16),

@@ -172,8 +172,7 @@ def _take_lists(
         layers.num_levels,
     )
     buffer_starts, sizes = buffer_starts[1 + has_definition :], sizes[1 + has_definition :]
-    span_ends = spans[2].cumsum()
-    count = int(span_ends[-1]) if len(span_ends) else 0
+    count = int(spans[2].sum())
     if _DENSE * count > int(counts.sum()):
         buffers = [Chunks(data, start, size) for start, size in zip(buffer_starts, sizes)]
         # Long lists fill their chunks, and decoding whole chunks costs less than locating single values.
@@ -187,8 +186,7 @@ def _take_lists(
             for number in range(0, len(spread) - 2, 2)
         ]
         # Count the values of the spans in the chunks before each bound; the last bound is after all chunks.
-        first_spans = [int(spans[0].searchsorted(bound)) for bound in bounds[1:-1]]
-        value_ends = [*[int(span_ends[number - 1]) if number else 0 for number in first_spans], count]
+        value_ends = [*[int(spans[2][: spans[0].searchsorted(bound)].sum()) for bound in bounds[1:-1]], count]
         values = _pick(pages, value_ends, pieces, limit)
     return DecodedRows(values, repetition, definition, layers.kinds, len(every_row))
 

@@ -33,6 +33,26 @@ def gather_fixed(data, starts, sizes, counts, places, int64_t width):
     return out
 
 
+def gather_bits(data, starts, sizes, counts, places):
+    """Return one bit of each piece, as a bitmap."""
+    cdef Pieces pieces = Pieces(data, starts, sizes, counts, places)
+    cdef int64_t i, place
+    out = np.zeros((pieces.rows + 7) // 8, np.uint8)
+    cdef Bytes target = Bytes(out, True)
+    cdef int code = OK
+    with nogil:
+        for i in range(pieces.rows):
+            code = pieces.check(i)
+            if code == OK and pieces.sizes[i] != (pieces.counts[i] >> 3) + ((pieces.counts[i] & 7) > 0):
+                code = PAYLOAD
+            if code:
+                break
+            place = pieces.places[i]
+            target.at[i >> 3] |= ((pieces.at[pieces.starts[i] + (place >> 3)] >> (place & 7)) & 1) << (i & 7)
+    check(code)
+    return out
+
+
 cdef inline uint64_t packed_value(const uint8_t* block, int bits, int width, int64_t place) noexcept nogil:
     """Return one value of a block of 1,024 values of type size `bits`."""
     cdef int lanes = 1024 >> lt_lowest(bits), word = bits >> 3
