@@ -66,13 +66,52 @@ class BufferRef(NamedTuple):
     kind: int = 0
 
 
+class FileExtent(NamedTuple):
+    """Path, size and limits of a file, and the ranges of its global buffers: what its columns and pages refer to.
+
+    They do not refer to the FileMetadata, because the objects of a file would then form reference cycles.
+    """
+
+    path: str
+    size_bytes: int
+    limits: ReadLimits
+    global_buffers: Sequence[ByteRange]
+
+    def checked_ranges(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[ByteRange]:
+        """Convert positions and sizes to byte ranges. Raises CorruptFileError if one ends beyond the file."""
+        if len(offsets) != len(sizes):
+            raise self.corrupt("buffer positions and sizes do not match", len(offsets), len(sizes))
+        ranges = [ByteRange(offset, offset + size) for offset, size in zip(offsets, sizes)]
+        for start, end in ranges:
+            if end > self.size_bytes:
+                raise self.corrupt("a buffer exceeds the file", f"at most {self.size_bytes}", end, offset=start)
+        return ranges
+
+    def corrupt(
+        self, what: str, expected: object = None, found: object = None, offset: int | None = None
+    ) -> CorruptFileError:
+        """Return a CorruptFileError for this file; the caller raises it."""
+        return CorruptFileError(what, expected, found, path=self.path, offset=offset)
+
+
 class Page:
     """One page of a column: row count, buffer ranges and the serialized encoding message."""
 
-    __slots__ = ("__weakref__", "_column", "buffers", "cached", "decoder", "encoding", "index", "length")
+    __slots__ = (
+        "__weakref__",
+        "_column_buffers",
+        "_column_index",
+        "_file",
+        "buffers",
+        "cached",
+        "decoder",
+        "encoding",
+        "index",
+        "length",
+    )
 
     def __init__(self, column: ColumnPages, index: int, length: int, buffers: list[ByteRange], encoding: bytes) -> None:
-        self._column = column
+        self._file, self._column_index, self._column_buffers = column.file, column.index, column.buffers
         self.index = index
         self.length = length
         self.buffers = buffers
@@ -83,21 +122,21 @@ class Page:
     @property
     def path(self) -> str:
         """Path of the file."""
-        return self._column.file.path
+        return self._file.path
 
     @property
     def limits(self) -> ReadLimits:
         """Limits of the file."""
-        return self._column.file.limits
+        return self._file.limits
 
     def buffer(self, ref: BufferRef, size_bytes: int = 0) -> ByteRange:
         """Return the byte range of a buffer. Raises CorruptFileError if it is missing or shorter than `size_bytes`."""
         if ref.kind == 0:
             buffers: Sequence[ByteRange] = self.buffers
         elif ref.kind == 1:
-            buffers = self._column.buffers
+            buffers = self._column_buffers
         elif ref.kind == 2:
-            buffers = self._column.file.global_buffers
+            buffers = self._file.global_buffers
         else:
             raise self.corrupt("unknown kind of buffer", "0, 1 or 2", ref.kind)
         if ref.number >= len(buffers):
@@ -116,7 +155,7 @@ class Page:
     def corrupt(self, what: str, expected: object = None, found: object = None) -> CorruptFileError:
         """Return a CorruptFileError for this page; the caller raises it."""
         offset = self.buffers[0].start if self.buffers else None
-        return self._column.file.corrupt(f"{self._place}: {what}", expected, found, offset)
+        return self._file.corrupt(f"{self._place}: {what}", expected, found, offset)
 
     def unsupported(self, feature: str) -> UnsupportedFeatureError:
         """Return an UnsupportedFeatureError for a feature that this page needs; the caller raises it."""
@@ -136,7 +175,7 @@ class Page:
 
     @property
     def _place(self) -> str:
-        return f"column {self._column.index}, page {self.index}"
+        return f"column {self._column_index}, page {self.index}"
 
 
 class IndirectEncodings(UnsupportedFeatureError):
@@ -163,7 +202,7 @@ class StoredColumn(NamedTuple):
 class ColumnPages:
     """Pages of one column, in order, without empty ones. A `Page` object is created on first access."""
 
-    def __init__(self, file: FileMetadata, index: int, stored: StoredColumn) -> None:
+    def __init__(self, file: FileExtent, index: int, stored: StoredColumn) -> None:
         self.file = file
         self.index = index
         self.encoding, self.buffers = stored.encoding, stored.buffers
@@ -279,6 +318,11 @@ class FileMetadata:
     _single_pages: dict[int, tuple[int, tuple[int, ...], bytes, bytes] | None] = field(default_factory=dict)
 
     @lazy_property
+    def extent(self) -> FileExtent:
+        """Path, size, limits and global buffers."""
+        return FileExtent(self.path, self.size_bytes, self.limits, self.global_buffers)
+
+    @lazy_property
     def num_rows(self) -> int:
         """Row count of the descriptor. The reader compares the row count of each column with it."""
         return self._descriptor.length
@@ -326,7 +370,7 @@ class FileMetadata:
         if column is None:
             if not 0 <= index < self.num_columns:
                 raise self.corrupt("column index out of range", f"less than {self.num_columns}", index)
-            column = self._columns[index] = ColumnPages(self, index, self._stored_column(index))
+            column = self._columns[index] = ColumnPages(self.extent, index, self._stored_column(index))
         return column
 
     def _stored_column(self, index: int) -> StoredColumn:
@@ -348,7 +392,7 @@ class FileMetadata:
         return StoredColumn(
             [(page.length, self._buffers_of(page), self._encoding_bytes(page.encoding)) for page in message.pages],
             self._encoding_bytes(message.encoding),
-            self.checked_ranges(message.buffer_offsets, message.buffer_sizes),
+            self.extent.checked_ranges(message.buffer_offsets, message.buffer_sizes),
         )
 
     def single_page(self, index: int) -> SinglePage | None:
@@ -397,19 +441,6 @@ class FileMetadata:
             + (0 if self.content is None else len(self.content))
         )
 
-    def checked_ranges(self, offsets: Sequence[int], sizes: Sequence[int]) -> list[ByteRange]:
-        """Convert positions and sizes to byte ranges. Raises CorruptFileError if one ends beyond the file."""
-        if not offsets and not sizes:
-            return []
-        if len(offsets) != len(sizes):
-            raise self.corrupt("buffer positions and sizes do not match", len(offsets), len(sizes))
-        end_of_file = self.size_bytes
-        ranges = [ByteRange(offset, offset + size) for offset, size in zip(offsets, sizes)]
-        for start, end in ranges:
-            if end > end_of_file:
-                raise self.corrupt("a buffer exceeds the file", f"at most {end_of_file}", end, offset=start)
-        return ranges
-
     def _buffers_of(self, page: file2_pb2.ColumnMetadata.Page) -> tuple[int, ...]:
         offsets, sizes = page.buffer_offsets, page.buffer_sizes
         if len(offsets) != len(sizes):
@@ -448,7 +479,7 @@ class FileMetadata:
         self, what: str, expected: object = None, found: object = None, offset: int | None = None
     ) -> CorruptFileError:
         """Return a CorruptFileError for this file; the caller raises it."""
-        return CorruptFileError(what, expected, found, path=self.path, offset=offset)
+        return self.extent.corrupt(what, expected, found, offset)
 
 
 def _range_of(message: file2_pb2.DeferredEncoding) -> ByteRange:
