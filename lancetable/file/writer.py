@@ -365,6 +365,7 @@ class FileWriter(DataFileWriter):
             self._write_small()
             jobs = [(column, column.finish) for column in self._open_columns()]
             self._write_columns(jobs, self._num_rows >= _PARALLEL_ROWS)
+            self._columns = []  # they refer to this writer: without the cycle, all of them are freed at once
         self._wait_for_statistics()
         if self._statistics is not None and self._has_statistics:
             self.add_schema_metadata(STATISTICS_KEY, str(self.add_global_buffer(self._statistics.finish())))
