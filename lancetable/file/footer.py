@@ -311,11 +311,11 @@ class FileMetadata:
     _descriptor: file_pb2.FileDescriptor
     _tail: bytes  # from the column metadata to the column table
     limits: ReadLimits
-    content: memoryview | None = None
-    readers: ReaderCache = field(default_factory=lambda: ReaderCache({}, {}))
+    content: bytes | None = None
+    readers: ReaderCache | None = None
     _indirect: dict[ByteRange, bytes] = field(default_factory=dict)
     _columns: dict[int, ColumnPages] = field(default_factory=dict)
-    _single_pages: dict[int, tuple[int, tuple[int, ...], bytes, bytes] | None] = field(default_factory=dict)
+    _single_pages: dict[int, tuple[Any, ...] | None] = field(default_factory=dict)
 
     @lazy_property
     def extent(self) -> FileExtent:
@@ -376,7 +376,7 @@ class FileMetadata:
     def _stored_column(self, index: int) -> StoredColumn:
         page = self._single_pages.get(index)
         if page is not None:
-            return StoredColumn([page[:3]], page[3])
+            return StoredColumn([(page[0], page[3:], page[1])], page[2])
         start, size = self._column_table[2 * index : 2 * index + 2]
         offset = start - self.footer.column_metadata_position
         if native is not None:
@@ -403,17 +403,23 @@ class FileMetadata:
         if index not in self._single_pages:
             self._single_pages[index] = self._find_single_page(index)
         page = self._single_pages[index]
-        return None if page is None else SinglePage(*page)
+        return None if page is None else SinglePage(page[0], page[3:], page[1], page[2])
 
-    def _find_single_page(self, index: int) -> tuple[int, tuple[int, ...], bytes, bytes] | None:
-        """Return the members of the page. Plain tuples of numbers and bytes do not burden the garbage collector."""
+    def _find_single_page(self, index: int) -> tuple[Any, ...] | None:
+        """Return the members of the page: its length, its encoding, that of the column, and its buffers.
+
+        A tuple of numbers and bytes does not burden the garbage collector.
+        """
         if not 0 <= index < self.num_columns:
             return None
         try:
             pages, encoding, buffers = self._stored_column(index)
         except (CorruptFileError, IndirectEncodings):
             return None
-        return (*pages[0], encoding) if len(pages) == 1 and pages[0][2] and not buffers else None
+        if len(pages) != 1 or not pages[0][2] or buffers:
+            return None
+        length, locations, page_encoding = pages[0]
+        return length, page_encoding, encoding, *locations
 
     def only_page(self, field: Field, columns: Mapping[int, int]) -> SinglePage | None:
         """Return the page of a field without children if it is the only one and contains all rows; see `single_page`.
@@ -599,7 +605,8 @@ def parse_metadata(
     limits.check("file_rows", message.length, tail.path, "rows")
     # Copy the bytes: a slice would keep the whole file mapped as long as the FileMetadata is cached.
     metadata = bytes(tail.between(metadata_start, table_start))
-    return FileMetadata(tail.path, tail.size_bytes, footer, tuple(buffers), columns, message, metadata, limits, content)
+    whole = None if content is None else bytes(content)
+    return FileMetadata(tail.path, tail.size_bytes, footer, tuple(buffers), columns, message, metadata, limits, whole)
 
 
 def _parse_table(tail: FileTail, position: int, count: int) -> list[ByteRange]:

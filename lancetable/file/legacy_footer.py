@@ -87,7 +87,8 @@ class LegacyMetadata(FileMetadata):
         content: memoryview | None,
     ) -> None:
         descriptor = file_pb2.FileDescriptor(length=int(batch_offsets[-1]))
-        super().__init__(tail.path, tail.size_bytes, footer, (), (), descriptor, b"", limits, content)
+        whole = None if content is None else bytes(content)
+        super().__init__(tail.path, tail.size_bytes, footer, (), (), descriptor, b"", limits, whole)
         self.batch_offsets = batch_offsets
         self.manifest_position = message.manifest_position
         self.page_table_position = message.page_table_position

@@ -323,7 +323,7 @@ def _content(store: ObjectStore, meta: FileMetadata) -> memoryview:
         return store.read_all(meta.path, meta.size_bytes)
     if len(content) > MAX_CACHED_FILE_BYTES:
         meta.content = None
-    return content
+    return memoryview(content)
 
 
 class _Readers(NamedTuple):
@@ -452,7 +452,11 @@ def _open_readers(meta: FileMetadata, fields: Sequence[Field], columns: Mapping[
     # Readers are cached with the metadata because building them costs a small take more than reading does. The key are
     # the identities of the fields; they stay unique because the cache keeps references to the fields.
     cache = meta.readers
-    if (cache.columns is not columns and cache.columns != columns) or len(cache.readers) > MAX_SELECTIONS:
+    if (
+        cache is None
+        or (cache.columns is not columns and cache.columns != columns)
+        or len(cache.readers) > MAX_SELECTIONS
+    ):
         cache = meta.readers = ReaderCache(columns, {})
     key = tuple(map(id, fields))
     entry = cache.readers.get(key)

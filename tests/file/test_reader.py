@@ -163,6 +163,7 @@ def test_readers_are_cached_by_field_and_mapping() -> None:
     store = MemoryStore()
     meta = written(store, nested_table())
     read(store, meta)
+    assert meta.readers is not None
     made = dict(meta.readers.readers)
     read(store, meta, np.array([1]))
     assert meta.readers.readers == made

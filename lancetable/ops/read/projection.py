@@ -323,17 +323,13 @@ def concat_columns(parts: Sequence[ColumnLike], max_copied_bytes: int = _MAX_COP
         chunks.extend(part.chunks if isinstance(part, pa.ChunkedArray) else (part,))
     if len(chunks) == 1:
         return chunks[0]
-    if not chunks or contains_dictionary(parts[0].type) or _exceeds(chunks, max_copied_bytes):
-        return pa.chunked_array(chunks, type=parts[0].type)
+    chunked = pa.chunked_array(chunks, type=parts[0].type)
+    if not chunks or contains_dictionary(chunked.type):
+        return chunked
+    # The size of whole buffers is faster to compute than that of the parts that are used.
+    if chunked.get_total_buffer_size() > max_copied_bytes and chunked.nbytes > max_copied_bytes:
+        return chunked
     return pa.concat_arrays(chunks)
-
-
-def _exceeds(chunks: Sequence[pa.Array], max_bytes: int) -> bool:
-    # The sizes of whole buffers are faster to compute than the sizes of the parts that are used.
-    if sum([chunk.get_total_buffer_size() for chunk in chunks]) <= max_bytes:
-        return False
-    used: int = sum([chunk.nbytes for chunk in chunks])
-    return used > max_bytes
 
 
 def _expression_table(
