@@ -141,7 +141,7 @@ def test_metadata_longer_than_the_first_read_is_parsed(tmp_path: Path) -> None:
 
 def test_dictionary_cache_evicts_the_oldest_pages() -> None:
     cache = DictionaryCache()
-    column: Any = SimpleNamespace()
+    column: Any = SimpleNamespace(file=None, index=0, buffers=[])
     pages = [Page(column, number, 1, [], b"") for number in range(12)]
     freed = pages.pop()
     for page in [pages[0], freed, *pages[1:]]:
