@@ -272,7 +272,7 @@ def _single_values(chunks: _Chunks, dtype: np.dtype[Any], width: int) -> None:
     for call in (
         lambda: gather.fixed(pieces, bits),
         lambda: gather.bits(pieces),
-        lambda: gather.inline(pieces, dtype),
+        lambda: gather.inline(pieces, dtype.itemsize),
         lambda: gather.out_of_line(pieces, bits, dtype),
         lambda: gather.variable(pieces, 4 if bits % 2 else 8),
         lambda: gather.runs(pieces, pieces.starts, pieces.sizes, np.dtype("u1")),
