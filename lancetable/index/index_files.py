@@ -114,8 +114,9 @@ class IndexFileReader:
         start, end = buffers[number]
         metadata.limits.check("metadata_bytes", end - start, self.path, "bytes of a global buffer")
         note_read(end - start)
-        content = metadata.content
-        return store_of(self.store).read(self.path, start, end) if content is None else content[start:end]
+        if metadata.content is None:
+            return store_of(self.store).read(self.path, start, end)
+        return memoryview(metadata.content)[start:end]
 
     def read(self, names: Sequence[str], rows: Rows | None = None) -> pa.Table:
         """Read columns, for some rows in ascending order or for all.
