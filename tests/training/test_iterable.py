@@ -273,10 +273,16 @@ def test_an_empty_table_has_no_batches(tmp_path: Path) -> None:
 
 
 def test_an_abandoned_pass_ends_its_thread(path: Path) -> None:
+    before = set(threading.enumerate())
     batches = iter(read(path, 1, buffer_rows=1))
     next(batches)
+    (thread,) = (
+        thread
+        for thread in threading.enumerate()
+        if thread.name.startswith("lancetable-readahead") and thread not in before
+    )
     batches.close()
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("lancetable-readahead")]
+    assert not thread.is_alive()
 
 
 def test_rows_are_read_by_number(path: Path) -> None:
