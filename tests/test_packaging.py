@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 import lancetable
+from lancetable import debug
 from lancetable.scanner import LanceScanner
 
 ROOT = Path(__file__).parents[1]
@@ -94,6 +95,18 @@ def check_wheel(wheel: Path) -> None:
 def test_the_core_requires_only_what_reads_and_writes_tables() -> None:
     required = re.findall(r"^dependencies = \[(.*?)^\]", (ROOT / "pyproject.toml").read_text(), re.M | re.S)[0]
     assert re.findall(r'"([a-z]+)', required) == ["protobuf", "pyarrow", "numpy", "fsspec", "pyroaring", "sqlglot"]
+
+
+def test_show_versions_reports_each_extra_of_users() -> None:
+    project = (ROOT / "pyproject.toml").read_text()
+    (section,) = re.findall(r"^\[project\.optional-dependencies\]\n(.*?)\n\n", project, re.M | re.S)
+    extras = {
+        name: tuple(re.findall(r'"([a-z0-9-]+)', packages))
+        for name, packages in re.findall(r"^([a-z0-9-]+) = \[(.*?)\]$", section, re.M | re.S)
+    }
+    for name in ("dev", "docs", "spark-local"):
+        del extras[name]
+    assert debug.EXTRAS == extras
 
 
 def test_a_tested_version_of_python_is_a_classifier_and_has_a_job() -> None:
