@@ -106,7 +106,7 @@ def test_show_versions_reports_each_extra_of_users() -> None:
     }
     for name in ("dev", "docs", "spark-local"):
         del extras[name]
-    assert debug.EXTRAS == extras
+    assert extras == debug.EXTRAS
 
 
 def test_a_tested_version_of_python_is_a_classifier_and_has_a_job() -> None:
