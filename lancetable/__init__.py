@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lancetable import debug as debug
     from lancetable import file as file
     from lancetable import fragment as fragment
+    from lancetable import hf as hf
     from lancetable import indices as indices
     from lancetable import optimize as optimize
     from lancetable import progress as progress
@@ -86,6 +87,7 @@ _MODULES = [
     "debug",
     "file",
     "fragment",
+    "hf",
     "indices",
     "optimize",
     "progress",

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
 import lancetable
-from lancetable import ops, scope
+from lancetable import ops, scope, telemetry
 from lancetable.argument_validation import (
     COMMIT_MESSAGE_KEY,
     DEFAULT_BLOB_BUFFER_SIZE,
@@ -43,7 +43,7 @@ from lancetable.argument_validation import (
 )
 from lancetable.dataset_vector_indexes import DatasetVectorIndexes
 from lancetable.errors import InvalidInputError, InvalidOperationError, VersionNotFoundError
-from lancetable.lazy import lazy_names
+from lancetable.lazy import lazy_names, lazy_property
 from lancetable.progress import tracked
 from lancetable.refs import Branches, Tags
 from lancetable.scanner import ColumnOrdering, LanceScanner, ScannerBuilder, scan_arguments
@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from lancetable.ops.read.diff import Diff
     from lancetable.optimize import DatasetOptimizer
     from lancetable.progress import FragmentWriteProgress, ProgressLike
+    from lancetable.report import TableReport
     from lancetable.sql import SqlQueryBuilder
     from lancetable.udf import BatchUDF
     from lancetable.vector_models import VectorIndexReader
@@ -205,8 +206,8 @@ def dataset(
     untrusted
         Open a table from a source that you do not trust. Paths outside of `uri` raise UntrustedPathError: base paths,
         as in shallow clones and in a branch that is opened by its own address, and symbolic links on a local disk.
-        Strict limits apply; see docs/reliability.md. The setting is stored as the storage option `untrusted`, so it
-        applies to all versions, branches, fragments and pickled copies.
+        Strict limits apply; see docs/how-to/untrusted-tables.md. The setting is stored as the storage option
+        `untrusted`, so it applies to all versions, branches, fragments and pickled copies.
 
     Returns
     -------
@@ -848,7 +849,7 @@ class LanceDataset(DatasetVectorIndexes, pads.Dataset):  # type: ignore[misc]  #
         >>> ds.take([3, 0, 3], columns=["carrier"]).to_pydict()
         {'carrier': ['DL', 'UA', 'DL']}
         """
-        return ops.take.take_offsets(self._table, indices, columns)
+        return self._traced_take(ops.take.take_offsets, indices, columns)
 
     def take_row_ids(self, row_ids: Sequence[int] | pa.Array, columns: Columns | None = None) -> pa.Table:
         """Read rows by `_rowid`, in the given order.
@@ -865,7 +866,20 @@ class LanceDataset(DatasetVectorIndexes, pads.Dataset):  # type: ignore[misc]  #
         TypeError
             If `row_ids` are not integers.
         """
-        return ops.take.take_row_ids(self._table, row_ids, columns)
+        return self._traced_take(ops.take.take_row_ids, row_ids, columns)
+
+    @lazy_property
+    def _is_traced(self) -> bool:
+        return telemetry.is_traced()
+
+    def _traced_take(self, take: Callable[..., pa.Table], rows: Any, columns: Columns | None) -> pa.Table:
+        table = self._table
+        if not self._is_traced:  # even a span that is not recorded would cost a noticeable part of a small take
+            return take(table, rows, columns)
+        with telemetry.start("take", table.store, table.base) as span:
+            result = take(table, rows, columns)
+            span.set(version=table.version, returned_rows=result.num_rows)
+        return result
 
     def _take_rows(
         self,
@@ -2130,6 +2144,56 @@ class LanceDataset(DatasetVectorIndexes, pads.Dataset):  # type: ignore[misc]  #
             For the first problem.
         """
         ops.validate.validate(self._table)
+
+    def report(
+        self,
+        *,
+        max_versions: int = 1000,
+        max_files: int = 32,
+        file: str | None = None,
+        progress: ProgressLike = None,
+    ) -> TableReport:
+        """Return a report on this version and the history of the table, for notebooks, files and programs.
+
+        Reads the manifests of the newest versions, and the footers and some rows of a sample of data files. A part that
+        cannot be read becomes a problem of the report. Needs jinja2 (`lancetable[report]`) for HTML.
+
+        Parameters
+        ----------
+        max_versions
+            Number of newest versions in the history, at least 1.
+        max_files
+            Number of data files in the sample, at least 1.
+        file
+            Path of a data file whose pages are shown first, relative to the data directory.
+        progress
+            Progress callback, or True for a progress bar; see `lancetable.progress`.
+
+        Returns
+        -------
+        TableReport
+            The report, with `to_html`, `to_json` and `save`. A notebook displays it.
+
+        Raises
+        ------
+        InvalidInputError
+            If the version has no data file `file`, or a number is less than 1.
+        StoreError
+            If the versions cannot be listed.
+
+        Examples
+        --------
+        >>> ds.report().save("report.html")
+        """
+        from lancetable.report.collect import collect
+        from lancetable.report.model import Limits
+
+        limits = Limits(
+            versions=check_positive("max_versions", max_versions), data_files=check_positive("max_files", max_files)
+        )
+        check_string("file", file, optional=True)
+        with tracked(progress, "report") as tracker:
+            return collect(self._table, limits=limits, file=file, tracker=tracker)
 
     def all_files(self) -> pa.RecordBatchReader:
         """Return a reader over every object below the table's root, whether or not a version references it.

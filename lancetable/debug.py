@@ -48,8 +48,13 @@ EXTRAS = {
     "azure": ("obstore", "adlfs"),
     "dynamodb": ("boto3",),
     "spark": ("pandas",),
-    "cli": ("click", "rich", "tqdm"),
+    "sql": ("duckdb",),
+    "otel": ("opentelemetry-api",),
+    "cli": ("click", "rich", "tqdm", "jinja2"),
+    "report": ("jinja2",),
     "progress": ("tqdm",),
+    "torch": ("torch",),
+    "huggingface": ("datasets",),
 }
 
 
@@ -129,7 +134,7 @@ def show_versions() -> None:
     lines.append(f"{'kernels':<12} {kernel_report()}")
     for extra, packages in EXTRAS.items():
         absent = [name for name in packages if installed_version(name) == NOT_INSTALLED]
-        lines.append(f"{'extra ' + extra:<14} {'missing ' + ', '.join(absent) if absent else 'installed'}")
+        lines.append(f"{'extra ' + extra:<17} {'missing ' + ', '.join(absent) if absent else 'installed'}")
     print(*lines, sep="\n")  # noqa: T201  # this function prints on purpose
 
 

@@ -153,11 +153,12 @@ class IndexExistsError(AlreadyExistsError, RuntimeError):
 class CommitConflictError(LanceError, OSError):
     """A commit that conflicts with a concurrent commit.
 
-    `retryable` is True if running the same operation again on the newer version can succeed. `other_operation` is the
-    name of the committed operation.
+    `retryable` is True if running the same operation again on the newer version can succeed. `version` and
+    `other_operation` are the number and the name of the committed operation.
     """
 
     retryable: bool = False
+    version: int | None = None
     other_operation: str | None = None
 
     def __init__(self, message: str = "", retryable: bool | None = None, **facts: Any) -> None:
@@ -207,7 +208,7 @@ class CorruptFileError(LanceError, OSError, ValueError):
 
 
 class LimitError(CorruptFileError):
-    """Content above the read limit that `limit` names, such as "page_bytes"; see docs/reliability.md."""
+    """Content above the read limit that `limit` names, such as "page_bytes"; see docs/how-to/untrusted-tables.md."""
 
     limit: str | None = None
 

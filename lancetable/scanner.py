@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as pads
 
-from lancetable import expr, ops, scope
+from lancetable import expr, ops, scope, telemetry
 from lancetable.argument_validation import check_count, check_filter
 from lancetable.errors import InvalidInputError, InvalidOperationError
 from lancetable.lazy import lazy_property
@@ -620,11 +620,13 @@ def plan_of(version: TableVersion, options: ScanOptions) -> AnyPlan:
     InvalidInputError
         If index segments are given without `nearest`, or for other options that cannot be combined.
     """
-    if options.nearest is None:
+    with telemetry.start("plan", version.store, version.base) as span:
+        span.set(version=version.version)
+        if options.nearest is not None:
+            return ops.nearest.plan_nearest(version, options)
         if options.index_segments is not None:
             raise InvalidInputError("with_index_segments is only supported for vector search: pass nearest=")
         return plan_scan(version, options)
-    return ops.nearest.plan_nearest(version, options)
 
 
 def scan_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,9 +42,16 @@ MODULE: _Groups = {
     "CPU feature reports": "simd_info",
 }
 MODULES: _Groups = {
-    "data loaders of PyTorch; use LanceDataset.to_batches": "torch",
     "data loaders of TensorFlow; use LanceDataset.to_batches": "tf",
-    "data sets of Hugging Face; pass their Arrow table to write_dataset": "hf",
+}
+TORCH: _Groups = {
+    "k-means of tensors; use lancetable.util.KMeans": "kmeans",
+    "distances of tensors": "distance",
+    "asynchronous data sets; use the workers of a DataLoader": "async_dataset",
+    "helpers of benchmarks": "bench_utils",
+}
+TORCH_DATA: _Groups = {
+    "data sets of tensors; use torch.utils.data.TensorDataset": "TensorDataset concat_batches",
 }
 VECTOR: _Groups = {
     "vector indexes trained on accelerators; use LanceDataset.create_index": (
@@ -74,9 +81,9 @@ def raise_unsupported(feature: str, *, name: str = "", planned: bool = False) ->
     raise UnsupportedFeatureError(_message(feature, name, planned=planned), feature=feature.partition(";")[0])
 
 
-def missing_module(name: str) -> ImportError:
+def missing_module(name: str, groups: _Groups = MODULES) -> ImportError:
     """Return the error for the import of a module of pylance that is out of scope, given by its full name."""
-    return ImportError(_message(missing_names(MODULES)[name.rpartition(".")[2]], name), name=name)
+    return ImportError(_message(missing_names(groups)[name.rpartition(".")[2]], name), name=name)
 
 
 def _message(feature: str, name: str, *, planned: bool = False) -> str:

@@ -11,6 +11,7 @@ from lancetable.errors import InvalidInputError, SchemaMismatchError
 from lancetable.ops.write.float_overflow import check_finite
 
 _UNITS = ("s", "ms", "us", "ns")
+_DATA_SET_BATCH_ROWS = 1000  # of `datasets`, which writes its files in batches of this size
 
 
 class Input(NamedTuple):
@@ -24,10 +25,10 @@ class Input(NamedTuple):
 def read_input(data: Any, schema: pa.Schema | None = None) -> Input:
     """Turn any tabular object into a schema and an iterator of record batches.
 
-    Accepts pandas and polars frames, Arrow tables, batches, readers, datasets and scanners, objects with
-    `__arrow_c_stream__`, a dict of columns, a list of dicts or of pydantic models, and iterables of record batches
-    together with `schema`. Batches that differ from a given `schema` are cast to it, by column name. A stream is not
-    read before its batches are requested, and exceptions of the caller's own iterator are not wrapped.
+    Accepts pandas and polars frames, Arrow tables, batches, readers, datasets and scanners, data sets of Hugging Face,
+    objects with `__arrow_c_stream__`, a dict of columns, a list of dicts or of pydantic models, and iterables of record
+    batches together with `schema`. Batches that differ from a given `schema` are cast to it, by column name. A stream
+    is not read before its batches are requested, and exceptions of the caller's own iterator are not wrapped.
 
     Raises
     ------
@@ -63,6 +64,8 @@ def _find_source(data: Any, schema: pa.Schema | None) -> Input:
         return _from_reader(data.scanner().to_reader(), schema)
     if isinstance(data, pads.Scanner):
         return _from_reader(data.to_reader(), schema)
+    if type(data).__module__.partition(".")[0] == "datasets":
+        return _from_data_set(data, schema)
     convert = foreign_frame(data)
     if convert is not None:
         return _from_table(convert(data, schema), schema)
@@ -187,6 +190,35 @@ def _from_reader(reader: pa.RecordBatchReader, schema: pa.Schema | None) -> Inpu
     if schema is None or reader.schema.equals(schema, check_metadata=True):
         return Input(reader.schema, iter(reader))
     return Input(schema, cast_batches(iter(reader), schema))
+
+
+def _from_data_set(data: Any, schema: pa.Schema | None) -> Input:
+    """Return the input of a data set of Hugging Face `datasets`, with the order and selection of its rows.
+
+    Raises InvalidInputError for a dict of splits, and for a data set without features if there is no `schema`.
+    """
+    if isinstance(data, Mapping):
+        raise InvalidInputError(
+            f"a {type(data).__name__} has several splits ({', '.join(map(str, data))}); write each of them"
+        )
+    if schema is None and data.features is None:
+        raise InvalidInputError("the features of the data set are unknown; pass the argument schema")
+    found = data.features.arrow_schema if schema is None else schema
+    if hasattr(data, "__len__"):
+        tables = data.with_format("arrow").iter(_DATA_SET_BATCH_ROWS)
+        return Input(found, cast_batches(tables, found), len(data))
+    return Input(found, cast_batches(_tables_of_stream(data, found), found))
+
+
+def _tables_of_stream(data: Any, schema: pa.Schema) -> Iterator[pa.Table]:
+    """Yield the rows of an iterable data set, whose rows are Python values.
+
+    Images and sounds are not decoded, as long as no function has changed the rows: they would be encoded again.
+    """
+    if data.features is None:
+        return (_table_of_columns(columns, schema) for columns in data.iter(_DATA_SET_BATCH_ROWS))
+    batches = data.decode(False).iter(_DATA_SET_BATCH_ROWS)
+    return (_table_of_columns(data.features.encode_batch(columns), schema) for columns in batches)
 
 
 def foreign_frame(data: Any) -> Callable[[Any, pa.Schema | None], pa.Table] | None:

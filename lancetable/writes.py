@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pyarrow as pa
 
-from lancetable import scope
+from lancetable import scope, telemetry
 from lancetable.argument_validation import (
     DEFAULT_MAX_BYTES_PER_FILE,
     check_mode,
@@ -304,7 +304,13 @@ def write_table(
 def _warn_of_unused(table: TableVersion, options: WriteOptions, config: Mapping[str, str] | None) -> None:
     """Log a warning for arguments that only apply to new tables, if this table differs from them."""
     if options.stable_row_ids and not table.manifest.has_stable_row_ids:
-        logger.warning("%s: enable_stable_row_ids has no effect on an existing table without stable row ids", table.uri)
+        logger.warning(
+            "%s: enable_stable_row_ids has no effect on an existing table without stable row ids",
+            table.uri,
+            extra=telemetry.fields(
+                "write.option_ignored", table.uri, version=table.version, option="enable_stable_row_ids"
+            ),
+        )
     differs = [key for key, value in (config or {}).items() if table.manifest.config.get(key) != value]
     if differs:
         logger.warning(
@@ -312,4 +318,7 @@ def _warn_of_unused(table: TableVersion, options: WriteOptions, config: Mapping[
             " optimize.enable_auto_cleanup",
             table.uri,
             ", ".join(sorted(differs)),
+            extra=telemetry.fields(
+                "write.option_ignored", table.uri, version=table.version, option="auto_cleanup_options"
+            ),
         )

@@ -107,6 +107,16 @@ print_reports() {
   [ "$count" = 0 ]
 }
 
+# ensure_torch: install the CPU build of PyTorch into the environment of ensure_venv. PyPI has builds for GPUs only, of
+# several gigabytes, so pip must be configured for an index of the others. Returns 1 if there is none.
+ensure_torch() {
+  local build=torch==2.13.0
+  [ "$(uname)" != Linux ] || build+=+cpu
+  "$VENV_PYTHON" -c 'import sys; from importlib.util import find_spec; sys.exit(find_spec("torchdata") is None)' && return 0
+  say "installing $build"
+  "$VENV_PYTHON" -m pip install --quiet --quiet --disable-pip-version-check "$build" torchdata 2>/dev/null
+}
+
 # ensure_java: find a Java runtime for Spark, or install that of Debian. Returns 1 if there is none.
 ensure_java() {
   local version

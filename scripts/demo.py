@@ -184,11 +184,12 @@ def main() -> int:
 
     with step("History"):
         for version in table.versions():
-            operation = table.read_transaction(version["version"])
+            operation = table.read_transaction(version["version"]).operation
+            name = getattr(operation, "name", type(operation).__name__)  # LanceOperation.Other has a name
             print(
                 f"   {version['version']:>2}  {version['timestamp']:%Y-%m-%d %H:%M:%S}  "
-                f"{type(operation.operation).__name__:<10} {int(version['metadata']['total_rows']):>8,} rows  "
-                f"{version['metadata']['total_fragments']:>3} fragments"
+                f"{name:<16} {int(version['metadata']['total_rows']):>8,} rows  "
+                f"fragments: {version['metadata']['total_fragments']}"
             )
 
     with step("The same table, opened by pylance"):

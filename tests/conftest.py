@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,9 @@ from hypothesis import HealthCheck, settings
 if TYPE_CHECKING:
     from integration.servers.moto_locked import Moto
 
+settings.register_profile(
+    "quick", max_examples=5, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.register_profile("dev", max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Every run uses the same examples, so that a new failure has its cause in the code; the nightly run uses new ones.
 settings.register_profile(
@@ -25,6 +29,12 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "dev"))
 
 # Syncs are slow, and most tests do not depend on them. Tests of durability enable them.
 os.environ.setdefault("LANCETABLE_FSYNC", "0")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse names of tests with addresses of objects, which differ between the processes of pytest-xdist."""
+    if names := [item.nodeid for item in items if re.search(r" at 0x[0-9a-f]+>", item.nodeid)]:
+        raise pytest.UsageError(f"the name of a test contains an address of an object; pass ids=: {names[0]}")
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
@@ -24,6 +25,7 @@ pytest.importorskip("rich")
 
 from lancetable.cli.commands import cli  # noqa: E402  # after the check that click is installed
 from lancetable.cli.main import main  # noqa: E402
+from lancetable.cli.output import Output  # noqa: E402
 
 
 @pytest.fixture
@@ -270,6 +272,18 @@ def test_times_are_printed_with_their_zone(ds: lance.LanceDataset) -> None:
     assert "+00:00" in run("info", ds.uri)
 
 
+def test_a_narrow_terminal_breaks_paths_but_no_times_and_words(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    row = {"committed": datetime(2026, 1, 2, 3, 4, 5), "operation": "Overwrite", "path": "p" * 100, "rows": 1234567}
+    Output(as_json=False).table([row], row)
+    lines = capsys.readouterr().out.splitlines()
+    assert any(re.search(r"2026-01-02 03:04:05\.000 +Overwrite +p{12,} +1,234,567", line) for line in lines)
+    assert sum(line.count("p") for line in lines if "pppp" in line) == 100, "the whole path is shown"
+
+
 def test_times_in_the_data_are_printed_as_they_are(tmp_path: Path) -> None:
     naive = datetime(2026, 1, 2, 3, 4, 5)  # a column without a zone
     ds = lance.write_dataset(pa.table({"t": [naive]}), tmp_path / "t")
@@ -386,12 +400,6 @@ def test_exit_codes(
 def test_exit_code_of_fsck_with_problems_is_2(ds: lance.LanceDataset) -> None:
     next(Path(ds.uri, "data").iterdir()).unlink()
     invoke("fsck", ds.uri, code=2)
-
-
-def test_every_command_is_in_the_readme() -> None:
-    text = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-    section = text[text.index("## Command line") : text.index("## What works")]
-    assert [name for name in cli.commands if f"`{name}" not in section] == []
 
 
 def test_fsck_of_a_clean_table_prints_no_empty_table(ds: lance.LanceDataset) -> None:

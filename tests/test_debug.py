@@ -127,7 +127,7 @@ def test_show_versions_reports_kernels_and_extras(
     monkeypatch.delenv("LANCETABLE_KERNELS")
     monkeypatch.setitem(debug.EXTRAS, "odd", ("numpy", "no-such-package"))
     text = shown()
-    assert "NumPy (not built" in text and "extra odd      missing no-such-package" in text
+    assert "NumPy (not built" in text and "extra odd         missing no-such-package" in text
 
 
 @pytest.mark.parametrize("randomize", [False, True])

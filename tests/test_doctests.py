@@ -13,7 +13,7 @@ Every example runs in its own directory with four tables:
 from __future__ import annotations
 
 import doctest
-import importlib
+import importlib.util
 import pkgutil
 import shutil
 import subprocess
@@ -36,6 +36,11 @@ MODULES = [
     "lancetable.file.api",
     "lancetable.store.base",
     "lancetable.handlers.base",
+    *(
+        f"lancetable.torch{name}"
+        for name in ("", ".iterable", ".loader", ".random_access", ".tensors")
+        if importlib.util.find_spec("torch")
+    ),
 ]
 FLIGHTS = {
     "id": [1, 2, 3, 4, 5, 6, 7, 8],

@@ -195,6 +195,8 @@ NEVER_WITH_A_READ = [
     "fsspec",
     "obstore",
     "boto3",
+    "torch",
+    "datasets",
 ]
 NOT_WITH_A_READ = [
     *("lancetable.commit", "lancetable.expr.syntax", "lancetable.rowids", "lancetable.operation", "lancetable.writes"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -100,13 +101,14 @@ def probe(uri: str, output: Output, storage_options: dict[str, str] | None, keys
 @cli.command(cls=TableCommand)
 def versions(dataset: LanceDataset, output: Output) -> None:
     """List all versions with the operations that created them."""
+    from lancetable.report import history
     from lancetable.table import manifest_files
 
     tagged = dataset.tags.list().items()
     rows = []
     for summary in manifest_files.history(dataset.table_version):
         transaction = dataset.read_transaction(summary.version)
-        operation = None if transaction is None else operation_name(transaction.operation)
+        operation = None if transaction is None else history.operation_name(transaction.operation)
         tags = [name for name, tag in tagged if tag["version"] == summary.version]
         rows.append({**version_properties(summary), "operation": operation, "tags": tags})
     output.table(rows, VERSION_COLUMNS)
@@ -357,6 +359,42 @@ def _show_report(report: Report, output: Output) -> None:
         output.table([asdict(item) for item in report.not_checked], ["kind", "path", "detail"])
 
 
+class ReportCommand(TableCommand):
+    """A command whose option -o is the file to write; a storage option is --option."""
+
+    storage_option_names = ("--option",)
+
+
+@cli.command(cls=ReportCommand)
+@version_option
+@click.option("--output", "-o", "path", metavar="FILE", help="File to write; JSON with --json or a name in .json.")
+@click.option("--versions", default=1000, show_default=True, type=click.IntRange(min=1), help="Number of versions.")
+@click.option(
+    "--files", default=32, show_default=True, type=click.IntRange(min=1), help="Number of data files to read."
+)
+@click.option("--file", metavar="PATH", help="Data file whose pages are shown first, relative to data/.")
+def report(
+    dataset: LanceDataset, output: Output, path: str | None, versions: int, files: int, file: str | None
+) -> None:
+    """Write a report on a table as one HTML file: versions, fragments, columns, pages, indexes, advice.
+
+    Without -o, print a summary with the advice, or the whole report as JSON.
+    """
+    if path is not None and "=" in path and not path.endswith((".html", ".json")):
+        raise click.BadParameter(f"{path!r} looks like a storage option, which is --option here", param_hint="-o")
+    made = dataset.report(max_versions=versions, max_files=files, file=file, progress=shows_progress())
+    if path is None:
+        click.echo(made.to_json() if output.as_json else repr(made))
+        return
+    as_json = output.as_json or path.endswith(".json")
+    text = made.to_json() if as_json else made.to_html()
+    try:
+        Path(path).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise click.FileError(path, error.strerror or str(error)) from error
+    click.echo(f"lancetable: wrote {path}", err=True)
+
+
 class FileByDefault(click.Group):
     """Command group in which `inspect FILE` means `inspect file FILE`."""
 
@@ -420,8 +458,3 @@ def version_properties(summary: VersionSummary) -> dict[str, Any]:
         "data_files": summary.total_data_files,
         "data_bytes": summary.total_files_size,
     }
-
-
-def operation_name(operation: Any) -> str:
-    """Return the kind of an operation: the name of its class, or its `name` if it has no class of its own."""
-    return str(getattr(operation, "name", type(operation).__name__))

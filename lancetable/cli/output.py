@@ -13,8 +13,11 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 from rich.tree import Tree
+
+_WORD_WIDTH = 12
 
 
 class Output:
@@ -44,10 +47,19 @@ class Output:
         names = list(columns)
         table = Table(box=box.SIMPLE, pad_edge=False)
         for name in names:
-            numeric = all(isinstance(row.get(name), (int, float, type(None))) for row in rows)
-            table.add_column(escape(name.replace("_", " ")), justify="right" if numeric else "left", overflow="fold")
+            values, title = [row.get(name) for row in rows], name.replace("_", " ")
+            numeric = all(isinstance(value, (int, float, type(None))) for value in values)
+            table.add_column(
+                escape(title),
+                justify="right" if numeric else "left",
+                overflow="fold",
+                min_width=max(map(len, [*title.split(), *map(_unbroken, values)])),
+            )
         for row in rows:
             table.add_row(*(escape(format_value(row.get(name))) for name in names))
+        least = Measurement.get(self._console, self._console.options, table).minimum
+        if least > self._console.width:  # the terminal wraps the lines, which are easier to read than broken words
+            table.width = least
         self._console.print(table)
 
     def tree(self, label: str, value: Any) -> None:
@@ -61,6 +73,12 @@ class Output:
 
     def _json(self, value: Any) -> None:
         print(json.dumps(to_json_value(value), indent=2, ensure_ascii=False))
+
+
+def _unbroken(value: Any) -> str:
+    """Return the part of a cell that must be on one line: numbers, times and short words; paths may be broken."""
+    string = format_value(value)
+    return max(string.split(), key=len, default="")[:_WORD_WIDTH] if isinstance(value, str) else string
 
 
 def add_branches(tree: Tree, value: Any) -> None:

@@ -58,11 +58,16 @@ run_option = click.option("--run", is_flag=True, callback=announce, help="Make t
 class UriCommand(click.Command):
     """A command whose function receives a URI, storage options and the output."""
 
+    storage_option_names: tuple[str, ...] = ("--option", "-o")
+
     def __init__(self, *, params: list[click.Parameter], **kwargs: Any) -> None:
         common: list[click.Parameter] = [
             click.Argument(["uri"]),
             click.Option(
-                ["--option", "-o", "storage_options"], multiple=True, callback=parse_options, help=OPTION_HELP
+                [*self.storage_option_names, "storage_options"],
+                multiple=True,
+                callback=parse_options,
+                help=OPTION_HELP,
             ),
             click.Option(["--untrusted"], is_flag=True, help="Reject paths outside the table; apply strict limits."),
             click.Option(["--json", "output"], is_flag=True, callback=select_output, help="Print JSON."),

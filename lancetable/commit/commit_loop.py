@@ -21,10 +21,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from lancetable import telemetry
 from lancetable.commit import idempotency
 from lancetable.commit.backoff import Backoff, Contention, RetryLock, contention_of
 from lancetable.commit.cleanup.auto_cleanup import clean_up_after_commit, keeps_young_versions
-from lancetable.commit.commit_log import log_commit
+from lancetable.commit.commit_log import log_commit, record_outcome
 from lancetable.commit.conflicts import Context, Severity, Verdict, check, describe
 from lancetable.commit.detached import commit_detached
 from lancetable.commit.index_coverage import changed_columns
@@ -141,8 +142,10 @@ def commit_transaction(
         raise InvalidOperationError(
             f"{base.uri}: cannot commit on top of the detached version {base.version}; check out a version of a branch"
         )
-    run = _CommitRun(base, transaction, affected_rows or {}, inserts_keys, file_version, damaged_version)
-    published = run.commit(max_retries, timeout_s)
+    with telemetry.start("commit", base.store, base.base) as span:
+        run = _CommitRun(base, transaction, affected_rows or {}, inserts_keys, file_version, damaged_version, span)
+        published = run.commit(max_retries, timeout_s)
+        span.set(version=published.version)
     log_commit(published.uri, published.version, run.transaction.operation, affected_rows)
     clean_up_after_commit(published)
     return published
@@ -162,7 +165,9 @@ class _CommitRun:
         inserts_keys: bool,
         file_version: FileVersion | None,
         damaged_version: int | None,
+        span: telemetry.NoSpan = telemetry.NO_SPAN,
     ) -> None:
+        self._span = span
         self.base, self.newest, self.transaction = base, base, transaction
         self._damaged_version = damaged_version or 0  # number of the newest version if its manifest is damaged
         self.original = transaction
@@ -197,6 +202,7 @@ class _CommitRun:
             self._expect_competitors(self._contention)
         backoff = Backoff(max_retries, timeout_s, contention=self._contention, lock=lock)
         refresh = strict or not remote or max_retries < 2 or backoff.is_contended or not self.is_fresh()
+        operation, outcome = describe(self.transaction.operation), "error"
         try:
             while True:
                 published = self.catch_up(strict=strict) if refresh else None
@@ -204,6 +210,7 @@ class _CommitRun:
                     published = self.publish() or (None if strict else self.check_existing())
                 if published is not None:
                     backoff.won()
+                    outcome = "committed"
                     if self._contention is not None and backoff.attempts == 1:
                         self._contention.series.add(base.version, published.version, clock.seconds())
                     return self.check_not_lost(published)
@@ -212,17 +219,30 @@ class _CommitRun:
                 # A run that is many versions behind would otherwise lose against each of them in turn.
                 refresh = not self._conflict_known or backoff.has_waited or backoff.attempts % _MAX_KNOWN_CONFLICTS == 0
         except CommitStateUnknownError:
+            outcome = "unknown"
             raise
         except LanceError as error:
             # Other exceptions, such as KeyboardInterrupt, may interrupt the publication; then the files are kept.
             published = self.find_published(error)
             if published is not None:
+                outcome = "committed"
                 return self.check_not_lost(published)
             discard(base.store, self._own_paths, "files")
             if isinstance(error, CommitConflictError):
-                logger.info("%s: conflict: %s", base.uri, error)
+                outcome = "conflict"
+                extra = telemetry.fields(
+                    "commit.conflict", base.uri, version=error.version, operation=operation, attempt=backoff.attempts
+                )
+                logger.info("%s: conflict: %s", base.uri, error, extra=extra)
             raise
         finally:
+            record_outcome(
+                self._span,
+                self.original.operation,
+                outcome,
+                attempts=backoff.attempts,
+                read_version=self.original.read_version,
+            )
             if lock is not None:
                 lock.release()
 
@@ -373,6 +393,9 @@ class _CommitRun:
         verdict = check(self.transaction.operation, operation, self._context)
         if verdict.severity is Severity.COMPATIBLE:
             return
+        if self._span.is_recording:
+            severity, other = verdict.severity.name.lower(), describe(operation)
+            self._span.event("conflict", version=version.version, severity=severity, other_operation=other)
         if verdict.severity is not Severity.REBASABLE:
             raise _conflict_error(self, committed, version.version, verdict)
         if isinstance(self.transaction.operation, tx.CreateIndex):
@@ -402,7 +425,9 @@ class _CommitRun:
         existing: list[bytes | memoryview] = []
         if serialized.publish(is_last_attempt=False, on_existing=existing.append):
             return replace(newest, file=serialized.file, newest_at=publishing_at)
-        logger.debug("%s: another writer committed version %d", newest.uri, version)
+        self._span.event("race_lost", version=version)
+        extra = telemetry.fields("commit.race_lost", newest.uri, version=version)
+        logger.debug("%s: another writer committed version %d", newest.uri, version, extra=extra)
         self._lost_attempt, self._existing = serialized, existing[-1] if existing else None
         return None
 
@@ -421,7 +446,13 @@ class _CommitRun:
             if lost:
                 store.delete([published.location.path])
         except (LanceError, OSError) as error:
-            logger.debug("%s: cannot check version %d against newer ones: %s", published.uri, version, error)
+            logger.debug(
+                "%s: cannot check version %d against newer ones: %s",
+                published.uri,
+                version,
+                error,
+                extra=telemetry.fields("commit.unchecked", published.uri, version=version),
+            )
             lost = None
         if lost is None:
             raise CommitStateUnknownError(
@@ -452,7 +483,12 @@ class _CommitRun:
             if outcome is PutOutcome.WON:
                 return open_location(self.base, location)
         except LanceError:
-            logger.debug("%s: version %d cannot be opened", self.base.uri, location.version)
+            logger.debug(
+                "%s: version %d cannot be opened",
+                self.base.uri,
+                location.version,
+                extra=telemetry.fields("commit.unopened", self.base.uri, version=location.version),
+            )
         raise unknown_state_error(self.base.uri, self.transaction, location.version) from error
 
     def _write_transaction(self, data: bytes) -> None:

@@ -7,12 +7,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lancetable import telemetry
 from lancetable.commit.build_manifest import build_first_manifest
-from lancetable.commit.commit_log import log_commit
+from lancetable.commit.commit_log import log_commit, record_outcome
 from lancetable.commit.legacy_dictionaries import dictionary_prefix
 from lancetable.commit.manifest_draft import ManifestParts
 from lancetable.commit.publish import SerializedManifest, discarding_on_failure
-from lancetable.errors import AlreadyExistsError
+from lancetable.errors import AlreadyExistsError, CommitStateUnknownError
 from lancetable.format.manifest_naming import ManifestNamingScheme
 from lancetable.format.paths import transaction_path
 from lancetable.format.transaction import Transaction
@@ -85,9 +86,19 @@ def publish_first(
     """
     data = transaction.to_bytes()
     serialized = SerializedManifest.of(table, transaction, data, parts, naming)
-    name = transactions.write(table.store, table.base, transaction, data)
-    with discarding_on_failure(lambda: discard(table.store, [transaction_path(table.base, name)], "files")):
-        if not serialized.publish(is_last_attempt=True):
-            raise AlreadyExistsError(f"Dataset already exists: {table.uri}", path=table.uri)
+    outcome = "error"
+    with telemetry.start("commit", table.store, table.base) as span:
+        try:
+            name = transactions.write(table.store, table.base, transaction, data)
+            with discarding_on_failure(lambda: discard(table.store, [transaction_path(table.base, name)], "files")):
+                if not serialized.publish(is_last_attempt=True):
+                    raise AlreadyExistsError(f"Dataset already exists: {table.uri}", path=table.uri)
+            outcome = "committed"
+        except CommitStateUnknownError:
+            outcome = "unknown"
+            raise
+        finally:
+            record_outcome(span, transaction.operation, outcome, attempts=1, read_version=transaction.read_version)
+        span.set(version=serialized.location.version)
     log_commit(table.uri, serialized.location.version, transaction.operation)
     return table.version_of(serialized.file)

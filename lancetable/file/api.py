@@ -205,7 +205,7 @@ class LanceFileReader:
         Not supported; must be None.
     untrusted
         Read a file from a source that you do not trust: refuse a symbolic link that leads out of the directory of the
-        file, and apply the strict limits in docs/reliability.md.
+        file, and apply the strict limits in docs/how-to/untrusted-tables.md.
 
     Raises
     ------

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import Protocol
 from uuid import uuid4
 
+from lancetable import telemetry
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError, StoreError
 from lancetable.format.manifest_naming import (
     DETACHED_BIT,
@@ -120,7 +121,13 @@ class ExternalHandler(CommitHandler):
             try:
                 self.external.put_new(table, ManifestRow(version, stored.path, stored.size_bytes))
             except LanceError as error:
-                logger.debug("%s: the row of version %d could not be inserted: %s", base, version, error)
+                logger.debug(
+                    "%s: the row of version %d could not be inserted: %s",
+                    base,
+                    version,
+                    error,
+                    extra=telemetry.fields("external.row_not_inserted", base, version=version),
+                )
         return stored
 
     def candidates(
@@ -235,7 +242,11 @@ class ExternalHandler(CommitHandler):
         except LanceError as error:
             # The version is decided. The next reader or writer of the row completes it from the staged object.
             logger.warning(
-                "%s: version %d is committed, but its final manifest could not be written yet: %s", base, version, error
+                "%s: version %d is committed, but its final manifest could not be written yet: %s",
+                base,
+                version,
+                error,
+                extra=telemetry.fields("external.final_manifest_missing", base, version=version),
             )
             self._incomplete.add(final)
             return outcome
@@ -297,7 +308,13 @@ class ExternalHandler(CommitHandler):
                 self._resolve(store, base, row)
                 data, size = store.read_tail(final, None, _SMALL_BYTES)
         except LanceError as error:
-            logger.debug("%s: version %d cannot be read: %s", base, row.version, error)
+            logger.debug(
+                "%s: version %d cannot be read: %s",
+                base,
+                row.version,
+                error,
+                extra=telemetry.fields("external.version_unreadable", base, version=row.version),
+            )
             return None
         return data if len(data) == size else None  # the size in the row may be too small
 
@@ -315,7 +332,11 @@ class ExternalHandler(CommitHandler):
             self.external.put_final(table, row)
         except LanceError as error:
             logger.warning(
-                "%s: the row of version %d still refers to the staged manifest: %s", table, row.version, error
+                "%s: the row of version %d still refers to the staged manifest: %s",
+                table,
+                row.version,
+                error,
+                extra=telemetry.fields("external.row_stale", table, version=row.version),
             )
             self._incomplete.add(row.path)
             return

@@ -29,11 +29,12 @@ class Progress:
 
     `num_rows` counts the rows returned by a scan or passed to file writers, excluding batches in flight. `num_files`
     and `num_bytes` are the number and size of complete data files. For a scan, `num_bytes` is the size of the rows in
-    memory; for a cleanup, both describe removed files. Unknown totals are None.
+    memory; for a cleanup, both describe removed files; for a report, `num_files` counts the manifests and data files
+    that were read. Unknown totals are None.
 
-    `what` is "write", "scan", "compact", "cleanup", "fsck", "update", "merge", "add_columns", or for a merge insert
-    "source", then "merge_insert". Counts never decrease for one pair (`what`, `attempt`): an operation that is retried
-    after a commit conflict starts again from zero with the next `attempt`.
+    `what` is "write", "scan", "compact", "cleanup", "fsck", "report", "update", "merge", "add_columns", or for a merge
+    insert "source", then "merge_insert". Counts never decrease for one pair (`what`, `attempt`): an operation that is
+    retried after a commit conflict starts again from zero with the next `attempt`.
     """
 
     what: str  # the operation or its current phase

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
 
+from lancetable import telemetry
 from lancetable.argument_validation import check_choice
 from lancetable.log import LOGGER
 from lancetable.ops.change.retry import retried
@@ -48,8 +49,8 @@ class Coordinator:
         if self.runner is None:
             return request()
         answer = raise_failures(self.runner.run(partial(_run_request, request), [{}]))[0]
-        for name, level, message in answer["log"]:
-            logging.getLogger(name).log(level, "%s", message)
+        for name, level, message, extra in answer["log"]:
+            logging.getLogger(name).log(level, "%s", message, extra=extra)
         result: Json = answer["result"]
         return result
 
@@ -59,10 +60,10 @@ class _Records(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__()
-        self.entries: list[tuple[str, int, str]] = []
+        self.entries: list[tuple[str, int, str, Json]] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.entries.append((record.name, record.levelno, record.getMessage()))
+        self.entries.append((record.name, record.levelno, record.getMessage(), telemetry.fields_of(record)))
 
 
 def _run_request(request: Request, _task: Json) -> Json:
@@ -110,7 +111,10 @@ def run_job(
                     coordinator.submit(partial(job.discard, plan, written))
                 except Exception as error:  # of Spark or of the store; the error of the task is raised instead
                     logger.warning(
-                        "could not remove the files of %d tasks that are not committed: %s", len(written), error
+                        "could not remove the files of %d tasks that are not committed: %s",
+                        len(written),
+                        error,
+                        extra=telemetry.fields("spark.files_not_removed", job.options.uri, tasks=len(written)),
                     )
             raise
         may_repeat = coordinator.runner is not None
@@ -120,5 +124,12 @@ def run_job(
     result = retried(attempt, uri, conflict_retries=conflict_retries, retry_timeout_s=RETRY_SECONDS)
     version = result.pop("version", None)
     if version is not None:
-        logger.info("%s: %s became version %d: %s", uri, job.verb, version, result)
+        logger.info(
+            "%s: %s became version %d: %s",
+            uri,
+            job.verb,
+            version,
+            result,
+            extra=telemetry.fields("spark.job_done", uri, version=version, verb=job.verb),
+        )
     return result

@@ -43,6 +43,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the conventional alias
 
+from lancetable import telemetry
 from lancetable.argument_validation import check_choice
 from lancetable.dataset import dataset, write_dataset
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError, InvalidOperationError
@@ -408,7 +409,12 @@ class Pipeline:
             if problem is not None:
                 if not accepts_table:
                     raise InvalidOperationError(problem)
-                logger.warning("%s: continue_from_checkpoint accepts: %s", self.name, problem)
+                logger.warning(
+                    "%s: continue_from_checkpoint accepts: %s",
+                    self.name,
+                    problem,
+                    extra=telemetry.fields("pipeline.checkpoint_accepted", pipeline=self.name),
+                )
                 if table is None:
                     run.creates_after = checkpoint.completed
                 else:
@@ -608,7 +614,13 @@ class _Steps:
                 metrics = dataset(uri, storage_options=storage_options)
                 write_dataset(row, metrics, mode="append", schema_mode="merge")
         except Exception as error:  # of the library or of a store; the step is committed
-            logger.warning("%s: step not written to the metrics table %s: %s", self._pipeline.name, uri, error)
+            logger.warning(
+                "%s: step not written to the metrics table %s: %s",
+                self._pipeline.name,
+                uri,
+                error,
+                extra=telemetry.fields("pipeline.metrics_lost", uri, pipeline=self._pipeline.name),
+            )
 
 
 def _is_below(address: str, folder: str) -> bool:

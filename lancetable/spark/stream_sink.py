@@ -27,6 +27,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from lancetable import telemetry
 from lancetable.commit.idempotency import config_key, properties_of
 from lancetable.dataset import write_dataset
 from lancetable.errors import (
@@ -111,6 +112,7 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
             self._options.uri,
             batchId,
             self._app,
+            extra=telemetry.fields("stream.batch_repeated", self._options.uri, batch=batchId, app=self._app),
         )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
@@ -135,7 +137,12 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
         except InvalidOperationError as error:
             if not self._options.continue_from_checkpoint:
                 raise
-            logger.warning("%s: continueFromCheckpoint accepts: %s", version.uri, error)
+            logger.warning(
+                "%s: continueFromCheckpoint accepts: %s",
+                version.uri,
+                error,
+                extra=telemetry.fields("stream.checkpoint_accepted", version.uri, version=version.version),
+            )
         number = str(batch - 1) if batch else None
         return PinnedVersion.of(update_config(version, {config_key(self._app): number}))
 
@@ -209,7 +216,11 @@ class LanceStreamWriter(FragmentWriter, ArrowWriter):
                 storage_options=options.storage_options or None,
             )
         except AlreadyExistsError:
-            logger.debug("%s: another writer created the table", options.uri)
+            logger.debug(
+                "%s: another writer created the table",
+                options.uri,
+                extra=telemetry.fields("stream.table_exists", options.uri),
+            )
         return pin_of(options)
 
 

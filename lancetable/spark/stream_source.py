@@ -24,6 +24,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from lancetable import telemetry
 from lancetable.argument_validation import parse_asof
 from lancetable.dataset import dataset
 from lancetable.errors import (
@@ -151,6 +152,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
                     " left out, because failOnDataLoss is false",
                     self._options.uri,
                     ", ".join(map(str, removed)),
+                    extra=telemetry.fields("stream.versions_lost", self._options.uri, versions=len(removed)),
                 )
         return tasks or [InputPartition(None)]
 
@@ -189,6 +191,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
                 self._options.uri,
                 number,
                 change,
+                extra=telemetry.fields("stream.version_skipped", self._options.uri, version=number),
             )
             return []
         raise InvalidOperationError(
@@ -238,6 +241,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
                 " table is the same; keep versions longer than the stream may pause",
                 uri,
                 number,
+                extra=telemetry.fields("stream.position_lost", uri, version=number),
             )
             return
         if actual != expected:
@@ -251,7 +255,12 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
             try:
                 return _offset_of(_version(newest, number))
             except VersionNotFoundError:
-                logger.debug("%s: version %d was cleaned up", self._options.uri, number)
+                logger.debug(
+                    "%s: version %d was cleaned up",
+                    self._options.uri,
+                    number,
+                    extra=telemetry.fields("stream.version_lost", self._options.uri, version=number),
+                )
         return {"version": number}
 
     def _before(self, moment: str) -> Offset:
@@ -288,6 +297,7 @@ class LanceStreamReader(SliceReader, DataSourceStreamReader, SupportsTriggerAvai
                     options.uri,
                     oldest,
                     moment,
+                    extra=telemetry.fields("stream.start_lost", options.uri, version=oldest),
                 )
             return self._offset(newest, oldest - 1)
         return _offset_of(before.table_version)

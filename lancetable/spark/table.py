@@ -895,7 +895,9 @@ def _history(dataset: LanceDataset) -> list[list[Any]]:
         made_by: list[Any] = [None, None, {}]
         if transaction is not None:
             properties = dict(transaction.transaction_properties or {})
-            made_by = [type(transaction.operation).__name__, transaction.read_version, properties]
+            operation = transaction.operation
+            name = getattr(operation, "name", type(operation).__name__)  # LanceOperation.Other has a name
+            made_by = [name, transaction.read_version, properties]
         totals = [int(metadata[name]) if name in metadata else None for name in ("total_rows", "total_data_files")]
         rows.append([entry["version"], entry["timestamp"].isoformat(), *made_by[:2], *totals, made_by[2]])
     return rows

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
+from lancetable import telemetry
 from lancetable.argument_validation import check_choice
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, LanceError
 from lancetable.spark.options import STORAGE_PREFIX, VECTOR_PREFIX
@@ -92,13 +93,17 @@ def write_table(
     except LanceError as error:  # a client of Connect may not reach the table
         if creates:
             raise
-        logger.debug("%s: %s", path, error)
+        logger.debug("%s: %s", path, error, extra=telemetry.fields("spark.table_not_opened", path))
     else:
         if creates and mode != "ignore":
             problem = f"Dataset already exists: {path}; choose mode='append' or 'overwrite'"
             raise AlreadyExistsError(problem, path=path)
         if creates:
-            logger.info("%s: the table exists, so mode 'ignore' writes nothing", path)
+            logger.info(
+                "%s: the table exists, so mode 'ignore' writes nothing",
+                path,
+                extra=telemetry.fields("spark.write_ignored", path),
+            )
             return
         last = existing.version
         log_if_repeated(existing, txn)  # Spark does not forward the log of the writer
@@ -130,4 +135,4 @@ def write_table(
             if (committed := transaction_of(newest, number)) is not None:
                 log_commit(newest.uri, number, committed.operation)
     except LanceError as error:
-        logger.debug("%s: %s", path, error)
+        logger.debug("%s: %s", path, error, extra=telemetry.fields("spark.table_not_opened", path))

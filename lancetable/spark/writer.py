@@ -21,6 +21,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from lancetable import telemetry
 from lancetable.argument_validation import version_to_write
 from lancetable.commit.idempotency import is_done, last_number, properties_of
 from lancetable.errors import AlreadyExistsError, DatasetNotFoundError, InvalidInputError
@@ -212,7 +213,13 @@ def log_if_repeated(version: TableVersion, txn: tuple[str, int] | None) -> bool:
     app, number = txn
     last = last_number(version.manifest.config, app)
     if last == number:
-        logger.info("%s: change %d of %r was committed before", version.uri, number, app)
+        logger.info(
+            "%s: change %d of %r was committed before",
+            version.uri,
+            number,
+            app,
+            extra=telemetry.fields("change.repeated", version.uri, version=version.version, app=app, change=number),
+        )
     else:
         logger.warning(
             "%s: change %d of %r is skipped, because its change %s was committed before. Numbers must increase: unless"
@@ -221,5 +228,6 @@ def log_if_repeated(version: TableVersion, txn: tuple[str, int] | None) -> bool:
             number,
             app,
             last,
+            extra=telemetry.fields("change.skipped", version.uri, version=version.version, app=app, change=number),
         )
     return True

@@ -19,6 +19,7 @@ from datetime import datetime
 from enum import Enum
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+from lancetable import telemetry
 from lancetable.errors import CorruptFileError, LanceError, NotFoundError
 from lancetable.store.range_coalescing import ByteRange as ByteRange
 
@@ -398,7 +399,13 @@ def discard(store: ObjectStore, paths: Sequence[str], kind: str) -> None:
     try:
         store.delete(paths)
     except (LanceError, OSError) as error:
-        logger.warning("could not remove %d %s that are not committed: %s", len(paths), kind, error)
+        logger.warning(
+            "could not remove %d %s that are not committed: %s",
+            len(paths),
+            kind,
+            error,
+            extra=telemetry.fields("store.files_not_removed", files=len(paths)),
+        )
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from lancetable import telemetry
 from lancetable.store.base import ByteRange, ObjectStore, ObjectWriter
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ class IOStats:
 
 
 TOTAL = IOStats()
+_COUNTERS = (
+    ("io.read.requests", "1", "Read requests", lambda: TOTAL.read_iops),
+    ("io.read.size", "By", "Bytes read", lambda: TOTAL.read_bytes),
+    ("io.write.requests", "1", "Write requests", lambda: TOTAL.write_iops),
+    ("io.write.size", "By", "Bytes written", lambda: TOTAL.written_bytes),
+)
 
 
 def bytes_read_counter() -> int:
@@ -42,6 +49,9 @@ def iops_counter() -> int:
 
 def counted(store: ObjectStore) -> ObjectStore:
     """Return a counting store for `store`, or `store` itself if it counts already."""
+    if telemetry.uses_metrics():
+        for counter in _COUNTERS:
+            telemetry.observe(*counter)
     return store if isinstance(store, IOCountingStore) else cast(ObjectStore, IOCountingStore(store))
 
 
@@ -112,13 +122,15 @@ class IOCountingStore:
 class ScanStore(IOCountingStore):
     """Store wrapper with exact counts of the reads of one scan. `requests` counts requests for one or more ranges.
 
-    The wrapped store counts for the dataset and the process. `mapped` is False even if the files are memory-mapped, so
-    that readers request exactly the ranges they need and the counts are meaningful.
+    The wrapped store counts for the dataset and the process. With `exact`, `mapped` is False even if the files are
+    memory-mapped, so that readers request exactly the ranges they need and the counts are meaningful. Without it, the
+    counts are those of the requests that the scan makes anyway.
     """
 
-    def __init__(self, inner: ObjectStore) -> None:
+    def __init__(self, inner: ObjectStore, *, exact: bool = True) -> None:
         super().__init__(inner)
-        self.mapped = False
+        if exact:
+            self.mapped = False
         self.requests = 0
         self._lock = threading.Lock()
 

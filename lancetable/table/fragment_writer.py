@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from lancetable import telemetry
 from lancetable.errors import InvalidInputError, LanceError, UnsupportedFeatureError
 from lancetable.file import thread_pool
 from lancetable.file.blobs.descriptions import blob_directory, stored_schema
@@ -260,7 +261,11 @@ class FragmentWriter:
                 if self.file.blobs is not None:
                     self.file.blobs.abandon()
             except (LanceError, OSError) as error:
-                logger.warning("could not remove an unfinished data file: %s", error)
+                logger.warning(
+                    "could not remove an unfinished data file: %s",
+                    error,
+                    extra=telemetry.fields("store.files_not_removed", files=1),
+                )
         remove_below(self.store, self.targets, self.fragments)
 
 
@@ -286,4 +291,9 @@ def remove_below(store: ObjectStore, targets: Sequence[WriteTarget], fragments: 
             if file.file_version in _BLOB_FILE_VERSIONS:
                 store.delete_prefix(blob_directory(path))
     except (LanceError, OSError) as error:
-        logger.warning("could not remove %d data files that are not committed: %s", len(paths), error)
+        logger.warning(
+            "could not remove %d data files that are not committed: %s",
+            len(paths),
+            error,
+            extra=telemetry.fields("store.files_not_removed", files=len(paths)),
+        )

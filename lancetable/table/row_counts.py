@@ -24,7 +24,8 @@ from lancetable.table.version import TableVersion
 Offsets: TypeAlias = npt.NDArray[np.int64]
 DeletedOffsets: TypeAlias = npt.NDArray[np.uint32]
 
-_MAX_UNVERIFIED_ROWS = 1 << 22
+MAX_UNVERIFIED_ROWS = 1 << 22
+"""Row count of a fragment above which it is compared with a data file."""
 
 
 class RowCountIndex:
@@ -74,7 +75,7 @@ def physical_rows(version: TableVersion, fragment: Fragment) -> int:
     callers allocate memory for each row. Raises CorruptFileError if the numbers differ or neither exists.
     """
     recorded = fragment.physical_rows
-    if recorded and (recorded <= _MAX_UNVERIFIED_ROWS or not fragment.files):
+    if recorded and (recorded <= MAX_UNVERIFIED_ROWS or not fragment.files):
         return recorded
     if not fragment.files:
         path = version.location.path

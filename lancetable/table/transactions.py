@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from lancetable import telemetry
 from lancetable.errors import CorruptFileError, NotFoundError, UnsupportedFeatureError
 from lancetable.format.paths import transaction_name, transaction_path
 from lancetable.format.transaction import Transaction
@@ -70,5 +71,10 @@ def _with_transaction(store: ObjectStore, base: str, file: ManifestFile) -> tupl
     try:
         return file, read(store, base, file)
     except (CorruptFileError, UnsupportedFeatureError) as error:
-        logger.warning("the transaction of version %d cannot be read: %s", location.version, error)
+        logger.warning(
+            "the transaction of version %d cannot be read: %s",
+            location.version,
+            error,
+            extra=telemetry.fields("transaction.unreadable", path=location.path, version=location.version),
+        )
         return file, None

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
+from lancetable import telemetry
 from lancetable.errors import (
     CorruptFileError,
     DatasetNotFoundError,
@@ -259,6 +260,14 @@ def open_version(
     CorruptFileError for a damaged manifest, and UnsupportedFeatureError for a table that requires a newer reader.
     """
     table = Table.of_uri(uri, storage_options, commit_lock, cache)
+    with telemetry.start("open", table.store, table.base) as span:
+        version = _open_reference(table, ref, asof)
+        if span.is_recording:
+            span.set(version=version.version, manifest_bytes=version.location.size_bytes or 0)
+        return version
+
+
+def _open_reference(table: Table, ref: Reference | None, asof: datetime | None) -> TableVersion:
     if type(ref) is int:
         return table.at(ref)
     version = table.newest()

@@ -7,12 +7,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-import lance
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from lance.file import LanceFileReader
 
 from lancetable.errors import CorruptFileError, SchemaMismatchError
 from lancetable.format.jsonb import from_text, to_text
@@ -29,11 +27,13 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], list[Any]]:
     """Return the bytes that pylance stores and the strings that it returns for `TEXTS`."""
+    lance = pytest.importorskip("lance", reason="pylance is not installed")
+    lance_file = pytest.importorskip("lance.file", reason="pylance is not installed")
     path = tmp_path_factory.mktemp("json") / "t"
     table = pa.table({"j": pa.array(TEXTS, pa.json_())})
     dataset = lance.write_dataset(table, str(path), data_storage_version="2.0")
     (file,) = Path(path / "data").iterdir()
-    stored = LanceFileReader(str(file)).read_all().to_table().column("j").combine_chunks()
+    stored = lance_file.LanceFileReader(str(file)).read_all().to_table().column("j").combine_chunks()
     return [value.as_py() for value in stored], dataset.to_table().column("j").to_pylist()
 
 

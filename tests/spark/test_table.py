@@ -392,6 +392,7 @@ def test_backfill_update_and_compaction_are_distributed(spark: Any, tmp_path: Pa
     t.add_columns(squares, schema="sq bigint", input_columns=["id"])
     assert t.update({"v": "0"}, where="id < 500") == 500
     assert t.compact(target_rows_per_fragment=100_000).fragments_added == 1
+    assert [row.operation for row in t.history().collect()][:2] == ["Rewrite", "ReserveFragments"]
     seen = lance.dataset(str(path)).to_table()
     assert seen.num_rows == 1000 and len(lance.dataset(str(path)).get_fragments()) == 1
     assert all(row["sq"] == row["id"] ** 2 and (row["v"] == 0) >= (row["id"] < 500) for row in seen.to_pylist())

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+from lancetable import telemetry
 from lancetable.commit.cleanup.cleanup_plan import CleanupPolicy, plan_cleanup
 from lancetable.commit.cleanup.cleanup_run import run_cleanup
 from lancetable.commit.cleanup.durations import parse_duration
@@ -50,7 +51,13 @@ def clean_up_after_commit(published: TableVersion) -> None:
         plan = plan_cleanup(published, policy, before_version=published.version - 1)
         run_cleanup(published, plan, deletes_per_second=settings.get("delete_rate_limit"))
     except Exception as error:  # an exception would make callers repeat the commit
-        logger.warning("automatic cleanup of %s failed: %s: %s", published.uri, type(error).__name__, error)
+        logger.warning(
+            "automatic cleanup of %s failed: %s: %s",
+            published.uri,
+            type(error).__name__,
+            error,
+            extra=telemetry.fields("cleanup.failed", published.uri, version=published.version),
+        )
 
 
 def invalid_entries(config: Mapping[str, str]) -> Iterator[str]:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from lancetable import telemetry
 from lancetable.commit.cleanup.branch_references import branches_from, versions_needed_by
 from lancetable.commit.cleanup.cleanup_plan import CleanupCandidateFile, CleanupPlan, referenced_path
 from lancetable.commit.cleanup.referenced_files import ReferencedFiles, files_of_detached_versions
@@ -78,7 +79,12 @@ def run_cleanup(
     stats = CleanupStats()
     limiter = _RateLimiter(deletes_per_second)
     for warning in plan.warnings:
-        logger.warning("cleanup of %s: %s", version.uri, warning)
+        logger.warning(
+            "cleanup of %s: %s",
+            version.uri,
+            warning,
+            extra=telemetry.fields("cleanup.warning", version.uri, version=version.version),
+        )
     referenced = _referenced_since(version, plan)
     manifests = [file for file in plan.files if file.kind == "manifest" and _version_of(file) not in referenced]
     if manifests and plan.not_before > clock.seconds():
@@ -90,6 +96,9 @@ def run_cleanup(
             version.uri,
             stats.failed_deletes,
             len(manifests),
+            extra=telemetry.fields(
+                "cleanup.incomplete", version.uri, version=version.version, failed=stats.failed_deletes
+            ),
         )
         return stats
     kept = ReferencedFiles(everywhere=True)
@@ -101,7 +110,9 @@ def run_cleanup(
     retry_listing(lambda: _add_newer(kept, version, plan.read_version))
     if restores - kept.paths:
         logger.warning(
-            "cleanup of %s: a removed version is being restored, so no files were removed; run it again", version.uri
+            "cleanup of %s: a removed version is being restored, so no files were removed; run it again",
+            version.uri,
+            extra=telemetry.fields("cleanup.stopped", version.uri, version=version.version),
         )
         return stats
     if manifests:
@@ -111,7 +122,12 @@ def run_cleanup(
         needs, is_known = versions_needed_by(version, branches_from(version), (), plan.versions, warnings)
         kept.paths.update(*needs.values())
         if not is_known:
-            logger.warning("cleanup of %s: %s", version.uri, "; ".join(warnings))
+            logger.warning(
+                "cleanup of %s: %s",
+                version.uri,
+                "; ".join(warnings),
+                extra=telemetry.fields("cleanup.warning", version.uri, version=version.version),
+            )
             return stats
     files = [file for file in plan.files if file.kind != "manifest"]
     unreferenced = [file for file in files if referenced_path(*file.path.split("/", 1))[0] not in kept.paths]
@@ -211,7 +227,19 @@ def _remove(
         stats.failed_deletes += len(batch) - len(removed_files)
         if removed_files:
             removed(removed_files)
-    logger.info("cleanup of %s at version %d: %s", version.uri, version.version, stats)
+    logger.info(
+        "cleanup of %s at version %d: %s",
+        version.uri,
+        version.version,
+        stats,
+        extra=telemetry.fields(
+            "cleanup.done",
+            version.uri,
+            version=version.version,
+            bytes_removed=stats.bytes_removed,
+            old_versions=stats.old_versions,
+        ),
+    )
     if failure is not None and stats.failed_deletes == len(files) and not stats.old_versions:
         raise failure
 
@@ -245,5 +273,8 @@ def _remove_batch(
             len(files) - len(removed),
             len(files),
             failure,
+            extra=telemetry.fields(
+                "cleanup.incomplete", version.uri, version=version.version, failed=len(files) - len(removed)
+            ),
         )
     return removed, failure

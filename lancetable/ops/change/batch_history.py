@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping
 
+from lancetable import telemetry
 from lancetable.commit.idempotency import APP_PROPERTY, NUMBER_PROPERTY, config_key, is_next_batch
 from lancetable.errors import InvalidOperationError
 from lancetable.format import transaction as tx
@@ -58,6 +59,7 @@ def replaced_since(version: TableVersion, app: str) -> int | None:
                 number,
                 recorded,
                 app,
+                extra=telemetry.fields("stream.history_unknown", version.uri, version=number, app=app),
             )
             return None
         # A clone or a branch inherits the rows together with the config.

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection
 from typing import TypeVar
 
+from lancetable import telemetry
 from lancetable.commit.backoff import Backoff
 from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS
 from lancetable.errors import RetryableCommitConflictError
@@ -69,5 +70,14 @@ def retried(
                     f" {backoff.elapsed_seconds:.1f} s: {error}",
                     attempts=backoff.attempts,
                 ) from error
+            telemetry.count("operation.retries", "Operations that run again after a conflict")
             seconds = backoff.elapsed_seconds
-            logger.info("%s: retry %d of %d, %.1f s: %s", uri, backoff.attempts - 1, conflict_retries, seconds, error)
+            logger.info(
+                "%s: retry %d of %d, %.1f s: %s",
+                uri,
+                backoff.attempts - 1,
+                conflict_retries,
+                seconds,
+                error,
+                extra=telemetry.fields("operation.retry", uri, attempt=backoff.attempts),
+            )

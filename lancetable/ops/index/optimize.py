@@ -21,6 +21,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from lancetable import telemetry
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.format.index import IndexMetadata, parse_indices
 from lancetable.index.segments import IndexSegment, fragment_reuse, index_segments
@@ -145,7 +146,13 @@ def plan_extensions(
         except UnsupportedFeatureError as error:
             if names is not None:
                 raise
-            logger.warning("%s: index %r is not extended: %s", version.uri, name, error)
+            logger.warning(
+                "%s: index %r is not extended: %s",
+                version.uri,
+                name,
+                error,
+                extra=telemetry.fields("index.not_extended", version.uri, version=version.version, index=name),
+            )
             continue
         plan += extensions
     return plan

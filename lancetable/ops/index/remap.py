@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING
 
+from lancetable import telemetry
 from lancetable.errors import UnsupportedFeatureError
 from lancetable.format.paths import join
 from lancetable.format.transaction import RewriteGroup, RewrittenIndex
@@ -88,14 +89,26 @@ def _rewrite(version: TableVersion, segment: IndexSegment, mapping: AddressMappi
     entry, new_id = segment.files.metadata, uuid_module.uuid4()
     if segment.kind is None:
         what = f"its type {segment.kind_name!r} is not supported"
-        logger.warning(_NOT_COVERED, version.uri, segment.name, what)
+        logger.warning(
+            _NOT_COVERED,
+            version.uri,
+            segment.name,
+            what,
+            extra=telemetry.fields("index.uncovered", version.uri, version=version.version, index=segment.name),
+        )
         return None
     try:
         with new_segment(version, new_id) as writer:
             if not segment.kind.remap(writer, segment.open(), mapping):
                 return None
     except UnsupportedFeatureError as error:
-        logger.warning(_NOT_COVERED, version.uri, segment.name, error)
+        logger.warning(
+            _NOT_COVERED,
+            version.uri,
+            segment.name,
+            error,
+            extra=telemetry.fields("index.uncovered", version.uri, version=version.version, index=segment.name),
+        )
         return None
     details = entry.details
     details.type_url = details.type_url or segment.kind.type_url

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pyroaring
 
+from lancetable import telemetry
 from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.publish import discarding_on_failure
 from lancetable.errors import UnsupportedFeatureError
@@ -88,7 +89,13 @@ def merge_segments(
         try:
             return _merge(version, target, sources, fragment_ids, tracker)
         except UnsupportedFeatureError as error:
-            logger.warning("%s: index %r is built from the data: %s", version.uri, target.name, error)
+            logger.warning(
+                "%s: index %r is built from the data: %s",
+                version.uri,
+                target.name,
+                error,
+                extra=telemetry.fields("index.rebuilt", version.uri, version=version.version, index=target.name),
+            )
     model, fragments = model_of(sources), fragments_to_read(sources, fragment_ids)
     return rebuild_segment(
         version, target, model, fragments, retrain=not _has_one_type(target, sources), tracker=tracker

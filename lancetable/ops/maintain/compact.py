@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from lancetable import telemetry
 from lancetable.commit.backoff import Backoff
 from lancetable.commit.commit_loop import DEFAULT_MAX_RETRIES, DEFAULT_TIMEOUT_SECONDS, commit_transaction
 from lancetable.commit.index_coverage import current_index_section
@@ -250,6 +251,13 @@ def _within_limits(version: TableVersion, tasks: list[Task], settings: Compactio
                 len(tasks) - index,
                 len(tasks),
                 len(task.fragments),
+                extra=telemetry.fields(
+                    "compact.limited",
+                    version.uri,
+                    version=version.version,
+                    skipped=len(tasks) - index,
+                    tasks=len(tasks),
+                ),
             )
             return
         yield task

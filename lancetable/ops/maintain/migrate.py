@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from lancetable import telemetry
 from lancetable.commit.backoff import Backoff
 from lancetable.commit.commit_loop import DEFAULT_TIMEOUT_SECONDS, commit_transaction
 from lancetable.errors import (
@@ -150,7 +151,13 @@ def _migrate_fragment(
         file = _write(version, fragment, schema, fields, name, target)
         counts["files_written"] += 1
         counts["bytes_written"] += file.size_bytes or 0
-    logger.info("%s: fragment %d migrated to %s", version.uri, fragment.id, target)
+    logger.info(
+        "%s: fragment %d migrated to %s",
+        version.uri,
+        fragment.id,
+        target,
+        extra=telemetry.fields("migrate.fragment", version.uri, version=version.version, fragment=fragment.id),
+    )
     return replace(fragment, files=(file,), physical_rows=physical_rows(version, fragment))
 
 
@@ -182,7 +189,12 @@ def find_reusable_file(
     except NotFoundError:
         return None
     except LanceError as error:
-        logger.warning("%s: rewriting a file of an earlier run: %s", version.uri, error)
+        logger.warning(
+            "%s: rewriting a file of an earlier run: %s",
+            version.uri,
+            error,
+            extra=telemetry.fields("migrate.file_rewritten", version.uri, version=version.version, path=path),
+        )
         version.store.delete([path])
         return None
     ids, columns = number_columns(schema, target)

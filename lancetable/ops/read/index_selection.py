@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from lancetable import telemetry
 from lancetable.errors import CorruptFileError, UnsupportedFeatureError
 from lancetable.format.fragment import Fragment
 from lancetable.index.expressions import CoveredRows
@@ -59,7 +60,12 @@ class IndexSelection:
             with collecting(statistics or SearchStatistics()):
                 result = index.expression.evaluate(rows)
         except UnsupportedFeatureError as error:
-            logger.warning("%s: an index is not used: %s", version.uri, error)
+            logger.warning(
+                "%s: an index is not used: %s",
+                version.uri,
+                error,
+                extra=telemetry.fields("index.unused", version.uri, version=version.version),
+            )
             result = IndexResult(RowSet(), exactness=Exactness.AT_LEAST)
         if result.exactness is Exactness.AT_LEAST:  # The predicate can be true for any row.
             result = IndexResult(rows.all_rows, exactness=Exactness.AT_MOST)

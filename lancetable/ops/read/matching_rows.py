@@ -50,7 +50,8 @@ def count_plan(version: TableVersion, plan: ScanPlan) -> int:
             total = sum(map(selection.count, covered))
             others = tuple(position for position in positions if position not in covered)
             rest = replace(plan, fragments=others, index=None, refined=None, stats_callback=None)
-            total += _count_matches(ScanRun(run.version, rest))
+            with ScanRun(run.version, rest) as others_run:
+                total += _count_matches(others_run)
         else:
             total = _count_matches(run)
     total = max(0, total - plan.offset)

@@ -38,6 +38,7 @@ def scan_table(version: TableVersion, plan: ScanPlan) -> pa.Table:
     """Return the result as one table. Without a filter, its chunks are slices of the pages of large fragments."""
     with ScanRun(version, plan) as run:
         tables = list(_sorted_tables(run, None) if plan.order else run.tables())
+        run.num_returned = sum([table.num_rows for table in tables])
     return tables[0] if len(tables) == 1 else concat_tables(tables, plan.output_schema)
 
 
@@ -60,7 +61,11 @@ def execute_scan(version: TableVersion, plan: ScanPlan) -> Iterator[pa.RecordBat
     """
     with ScanRun(version, plan) as run:
         tables = _sorted_tables(run, plan.batch_rows) if plan.order else run.tables(plan.batch_rows)
-        yield from to_batches(tables, plan, combine=plan.strict_batch_size or plan.predicate is not None)
+        run.num_returned = 0
+        for batch in to_batches(tables, plan, combine=plan.strict_batch_size or plan.predicate is not None):
+            run.num_returned += batch.num_rows
+            yield batch
+            del batch  # free it before the next one is produced
 
 
 # --- sorted scans ----------------------------------------------------------------------------------------------------

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable import expr
+from lancetable import expr, telemetry
 from lancetable.file import thread_pool
 from lancetable.format.fragment import Fragment
 from lancetable.format.schema import Field
@@ -119,7 +119,11 @@ class FilteredRows(NamedTuple):
 
 
 class ScanRun:
-    """One execution of a plan. Calls the plan's statistics callback when its context exits without an error."""
+    """One execution of a plan. When its context exits, it ends its span and passes the plan's callback its statistics.
+
+    The span is not the current span, because a streamed scan is a generator: its caller may start other spans between
+    two batches. The callback is not called after an error.
+    """
 
     def __init__(self, version: TableVersion, plan: ScanPlan) -> None:
         self.plan = plan
@@ -130,8 +134,10 @@ class ScanRun:
         self._counts = {"rows_scanned": 0, "fragments_scanned": 0, "ranges_scanned": 0}
         self._start_ns = time.perf_counter_ns()
         self._scan_store: ScanStore | None = None
-        if plan.stats_callback is not None:
-            self._scan_store = ScanStore(version.store)
+        self._span = telemetry.start("scan", version.store, version.base)
+        self.num_returned: int | None = None  # rows, if the run returns rows
+        if plan.stats_callback is not None or self._span.is_recording:
+            self._scan_store = ScanStore(version.store, exact=plan.stats_callback is not None)
             version = replace(version, store=self._scan_store)
         self.version = version
         self.candidates = Candidates(version, plan, self._scan_store)
@@ -139,8 +145,14 @@ class ScanRun:
     def __enter__(self) -> ScanRun:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         store = self._scan_store
+        if store is not None and self._span.is_recording:
+            self._span.set(version=self.version.version, fragments=len(self.plan.fragments))
+            self._span.set(requests=store.requests, bytes_read=store.stats.read_bytes)
+            if self.num_returned is not None:
+                self._span.set(returned_rows=self.num_returned)
+        self._span.end(error)
         if store is None or self.plan.stats_callback is None or kind is not None:
             return
         elapsed = {"elapsed": time.perf_counter_ns() - self._start_ns}

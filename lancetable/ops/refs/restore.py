@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from lancetable import telemetry
 from lancetable.commit.commit_loop import commit_transaction
 from lancetable.errors import CorruptFileError
 from lancetable.format import transaction as tx
@@ -25,7 +26,12 @@ def restore(version: TableVersion) -> TableVersion:
     except CorruptFileError as error:
         newest, damaged = latest_readable(version)
         if damaged is not None:
-            logger.warning("restoring version %d above a damaged manifest: %s", version.version, error)
+            logger.warning(
+                "restoring version %d above a damaged manifest: %s",
+                version.version,
+                error,
+                extra=telemetry.fields("restore.above_damage", newest.uri, version=version.version),
+            )
             transaction = Transaction.create(damaged.version, restored)
             return commit_transaction(newest, transaction, damaged_version=damaged.version)
     return commit_transaction(newest, Transaction.create(newest.version, restored))

@@ -8,6 +8,7 @@ from typing import Final, Literal
 
 import pyarrow as pa
 
+from lancetable import telemetry
 from lancetable.errors import InvalidOperationError, UnsupportedFeatureError
 from lancetable.file.reader import FAMILIES
 from lancetable.format.fragment import Fragment
@@ -115,7 +116,13 @@ class Destination:
             self.dictionaries,
             completed=tracker.wrote,
         )
-        return writer.write_all(conform_batches(tracker.counted(batches), schema))
+        with telemetry.start("write", self.table.store, self.table.base) as span:
+            fragments = writer.write_all(conform_batches(tracker.counted(batches), schema))
+            if span.is_recording:
+                sizes = [file.size_bytes or 0 for fragment in fragments for file in fragment.files]
+                num_rows = sum([fragment.physical_rows or 0 for fragment in fragments])
+                span.set(fragments=len(fragments), rows=num_rows, bytes_written=sum(sizes))
+        return fragments
 
     def sync_bases(self) -> None:
         """Sync files outside of the directory of the table; the commit syncs only the files inside it."""

@@ -17,6 +17,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lancetable import telemetry
 from lancetable.commit.commit_loop import commit_transaction
 from lancetable.commit.create_table import create_table
 from lancetable.commit.publish import discarding_on_failure
@@ -268,7 +269,10 @@ def discard_fragments(
             parsed = parse_transaction_name(meta.name)
             if parsed is not None and parsed[1] == transaction_uuid:
                 logger.warning(
-                    "%s: transaction %s may still be committed, so its data files are kept", uri, transaction_uuid
+                    "%s: transaction %s may still be committed, so its data files are kept",
+                    uri,
+                    transaction_uuid,
+                    extra=telemetry.fields("write.files_kept", uri, transaction=transaction_uuid),
                 )
                 return False
     store.delete([data_path(base, name) for name in names])

@@ -23,6 +23,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from lancetable import telemetry
 from lancetable.errors import InvalidInputError
 from lancetable.store.base import Capabilities
 from lancetable.store.schemes import Cloud
@@ -44,7 +45,7 @@ OWN_OPTIONS = _words(
 _SECRET_WORDS = ("key", "secret", "token", "password", "passwd", "sas", "connection_string", "credential", "auth")
 _NOT_SECRET = frozenset(("sse_bucket_key_enabled", "sse_kms_key_id"))
 
-_CLIENT_NAMES = _words(
+CLIENT_NAMES = _words(
     """
     allow_http allow_invalid_certificates connect_timeout default_content_type http1_only http2_only
     http2_keep_alive_interval http2_keep_alive_timeout http2_keep_alive_while_idle pool_idle_timeout
@@ -56,8 +57,8 @@ _CLIENT_NAMES = _words(
 SIMPLE_CLIENT_OPTIONS = frozenset(
     ("allow_http", "allow_invalid_certificates", "connect_timeout", "read_timeout", "timeout")
 )
-_RETRY_NAMES = frozenset(("client_max_retries", "client_retry_timeout"))
-_NAMES: dict[Cloud, frozenset[str]] = {
+RETRY_NAMES = frozenset(("client_max_retries", "client_retry_timeout"))
+NAMES: dict[Cloud, frozenset[str]] = {
     "s3": _words(
         """
         access_key_id secret_access_key session_token region endpoint virtual_hosted_style_request s3_express
@@ -82,12 +83,12 @@ _NAMES: dict[Cloud, frozenset[str]] = {
         """
     ),
 }
-_PREFIXES: dict[Cloud, tuple[str, ...]] = {
+PREFIXES: dict[Cloud, tuple[str, ...]] = {
     "s3": ("aws_",),
     "gcs": ("google_",),
     "azure": ("azure_storage_", "azure_"),
 }
-_SYNONYMS: dict[Cloud, dict[str, str]] = {
+SYNONYMS: dict[Cloud, dict[str, str]] = {
     "s3": {
         "endpoint_url": "endpoint",
         "endpoint_url_s3": "endpoint",
@@ -118,7 +119,7 @@ _SYNONYMS: dict[Cloud, dict[str, str]] = {
     },
 }
 # Environment variables of each cloud, in order of precedence.
-_ENVIRONMENT: dict[Cloud, tuple[str, ...]] = {
+ENVIRONMENT: dict[Cloud, tuple[str, ...]] = {
     "s3": (
         "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "AWS_REGION", "AWS_DEFAULT_REGION",
         "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_SKIP_SIGNATURE",
@@ -172,9 +173,9 @@ class CloudOptions:
             plain = "timeout" if name == "request_timeout" else name
             plain = "allow_http" if name.endswith("_allow_http") else plain
             canonical = _canonical(cloud, name)
-            if plain in _CLIENT_NAMES:
+            if plain in CLIENT_NAMES:
                 client[plain] = value
-            elif name in _RETRY_NAMES:
+            elif name in RETRY_NAMES:
                 retry[name] = str(value)
             elif canonical is not None and isinstance(value, (str, bool, int)):
                 string = str(value).lower() if isinstance(value, bool) else str(value)
@@ -201,7 +202,7 @@ class CloudOptions:
         config, client = dict(self.config), dict(self.client)
         credential_names = _CREDENTIAL_OPTIONS[self.cloud]
         has_credentials = any(name in config for name in credential_names)
-        for variable in _ENVIRONMENT[self.cloud]:
+        for variable in ENVIRONMENT[self.cloud]:
             value = os.environ.get(variable)
             name = variable.lower()
             if not value:
@@ -256,9 +257,9 @@ def capabilities_of(bucket: str, *, needs_probe: bool) -> Capabilities:
 @cache
 def names_of(cloud: Cloud) -> frozenset[str]:
     """Return all names of options that the stores of a cloud accept."""
-    plain = _NAMES[cloud] | frozenset(_SYNONYMS[cloud])
-    prefixed = {f"{prefix}{name}" for prefix in _PREFIXES[cloud] for name in plain}
-    return plain | prefixed | _CLIENT_NAMES | _RETRY_NAMES | OWN_OPTIONS | {"request_timeout"}
+    plain = NAMES[cloud] | frozenset(SYNONYMS[cloud])
+    prefixed = {f"{prefix}{name}" for prefix in PREFIXES[cloud] for name in plain}
+    return plain | prefixed | CLIENT_NAMES | RETRY_NAMES | OWN_OPTIONS | {"request_timeout"}
 
 
 @cache
@@ -269,13 +270,18 @@ def check_option(name: str, place: str, cloud: Cloud | None = None) -> None:
     only logged, once, because several libraries may share one set of options. Values are never shown.
     """
     lowered = name.lower()
-    known = frozenset().union(*(names_of(service) for service in _NAMES))
+    known = frozenset().union(*(names_of(service) for service in NAMES))
     is_known = lowered in known or lowered.endswith(("_allow_http", "_kwargs")) or lowered.startswith("base_")
     matches = get_close_matches(lowered, names_of(cloud) if cloud else known, n=1, cutoff=0.8)
     if matches and not is_known:
         raise InvalidInputError(f"unknown storage option {name!r}; did you mean {matches[0]}?")
     if cloud or not is_known:
-        logger.warning("storage option %r is unknown and has no effect on %s", name, place)
+        logger.warning(
+            "storage option %r is unknown and has no effect on %s",
+            name,
+            place,
+            extra=telemetry.fields("store.option_unknown", option=name),
+        )
 
 
 def hide_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
@@ -324,8 +330,8 @@ def _flatten(cloud: Cloud, options: Mapping[str, Any]) -> Iterator[tuple[str, An
 
 def _canonical(cloud: Cloud, name: str) -> str | None:
     """Return the canonical name of an option, or None if this cloud has no such option."""
-    names, synonyms = _NAMES[cloud], _SYNONYMS[cloud]
-    for prefix in ("", *_PREFIXES[cloud]):
+    names, synonyms = NAMES[cloud], SYNONYMS[cloud]
+    for prefix in ("", *PREFIXES[cloud]):
         if name.startswith(prefix):
             rest = name[len(prefix) :]
             canonical = synonyms.get(rest, rest)

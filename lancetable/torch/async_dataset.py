@@ -2,4 +2,4 @@
 
 from lancetable import scope
 
-raise scope.missing_module(__name__)
+raise scope.missing_module(__name__, scope.TORCH)
