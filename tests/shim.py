@@ -12,7 +12,7 @@ import pkgutil
 import runpy
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -22,11 +22,13 @@ HIDDEN = ("lancetable.proto", "lancetable.cli", "lancetable.spark", "lancetable.
 def aliases() -> dict[str, ModuleType]:
     """Return `lance` and `lance.<module>` for every root module of lancetable."""
     package = importlib.import_module("lancetable")
+    missing = importlib.import_module("lancetable.errors").MissingPackageError
     found = {"lance": package}
     hidden = {*HIDDEN, *(f"lancetable.{name}" for name in package.scope.missing_names(package.scope.MODULES))}
     for info in pkgutil.iter_modules(package.__path__, "lancetable."):
         if info.name not in hidden:
-            found["lance" + info.name[len("lancetable") :]] = importlib.import_module(info.name)
+            with suppress(missing):  # the package of an extra
+                found["lance" + info.name[len("lancetable") :]] = importlib.import_module(info.name)
     return found
 
 
@@ -41,8 +43,8 @@ def install() -> None:
 def installed() -> Iterator[None]:
     """Install the aliases for the duration of the block."""
     before = {name: module for name, module in sys.modules.items() if name == "lance" or name.startswith("lance.")}
-    install()
     try:
+        install()
         yield
     finally:
         for name in aliases():
