@@ -2,7 +2,8 @@
 
     python tests/shim.py script.py [arguments]      or      import shim; shim.install()
 
-Modules of pylance that lancetable lacks stay missing; names that it lacks raise when they are called.
+Modules of pylance that lancetable lacks stay missing, as do modules whose packages are not installed. Names that it
+lacks raise when they are called.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ def aliases() -> dict[str, ModuleType]:
     hidden = {*HIDDEN, *(f"lancetable.{name}" for name in package.scope.missing_names(package.scope.MODULES))}
     for info in pkgutil.iter_modules(package.__path__, "lancetable."):
         if info.name not in hidden:
-            with suppress(missing):  # the package of an extra
+            with suppress(package.errors.MissingPackageError):
                 found["lance" + info.name[len("lancetable") :]] = importlib.import_module(info.name)
     return found
 
 
 def install() -> None:
     """Install the aliases in `sys.modules`; an imported pylance is replaced."""
+    modules = aliases()
     for name in [name for name in sys.modules if name == "lance" or name.startswith("lance.")]:
         del sys.modules[name]
-    sys.modules.update(aliases())
+    sys.modules.update(modules)
 
 
 @contextmanager

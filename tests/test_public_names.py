@@ -7,6 +7,7 @@ import inspect
 import json
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -280,3 +281,21 @@ def test_shim_runs_code_written_for_pylance(tmp_path: Path) -> None:
     script.write_text("import lance, sys; print(lance.__name__, sys.argv)")
     command = [sys.executable, shim.__file__, str(script), "x"]
     assert subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()[0] == "lancetable"
+
+
+def test_shim_without_pytorch_has_no_torch_module() -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; from tests import shim\n"
+        "with shim.installed(): print('lance.dataset' in sys.modules, 'lance.torch' in sys.modules)"
+    )
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
+def test_a_shim_that_cannot_be_installed_leaves_the_modules(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shim.pkgutil, "iter_modules", lambda *_: [types.SimpleNamespace(name="lancetable.no_such")])
+    monkeypatch.setitem(sys.modules, "lance.marker", sys)
+    with pytest.raises(ModuleNotFoundError), shim.installed():
+        raise AssertionError
+    assert sys.modules["lance.marker"] is sys
