@@ -23,7 +23,6 @@ HIDDEN = ("lancetable.proto", "lancetable.cli", "lancetable.spark", "lancetable.
 def aliases() -> dict[str, ModuleType]:
     """Return `lance` and `lance.<module>` for every root module of lancetable."""
     package = importlib.import_module("lancetable")
-    missing = importlib.import_module("lancetable.errors").MissingPackageError
     found = {"lance": package}
     hidden = {*HIDDEN, *(f"lancetable.{name}" for name in package.scope.missing_names(package.scope.MODULES))}
     for info in pkgutil.iter_modules(package.__path__, "lancetable."):
@@ -45,8 +44,8 @@ def install() -> None:
 def installed() -> Iterator[None]:
     """Install the aliases for the duration of the block."""
     before = {name: module for name, module in sys.modules.items() if name == "lance" or name.startswith("lance.")}
+    install()
     try:
-        install()
         yield
     finally:
         for name in aliases():
