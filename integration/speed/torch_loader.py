@@ -92,7 +92,7 @@ def measure(library: str, path: str, case: dict[str, Any]) -> dict[str, float]:
     seconds = time.perf_counter() - begin
     sampler = threading.Thread(target=sample)
     sampler.start()
-    for _ in loader:
+    for _ in loader:  # for its memory
         pass
     done.set()
     sampler.join()

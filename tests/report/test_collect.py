@@ -289,7 +289,7 @@ def test_wide_files_and_many_pages_are_cut(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["max_versions", "max_files"])
 def test_limits_must_be_positive(ds: lance.LanceDataset, name: str) -> None:
     with pytest.raises(lance.InvalidInputError, match=name):
-        ds.report(**{name: 0})  # type: ignore[arg-type]
+        ds.report(**{name: 0})  # type: ignore[arg-type]  # mypy does not know which argument it is
 
 
 def test_progress_counts_versions_and_files(ds: lance.LanceDataset) -> None:
@@ -419,4 +419,4 @@ def test_repr_has_the_figures_and_the_advice(report: TableReport) -> None:
 
 def test_a_report_is_immutable(report: TableReport) -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
-        report.schema_version = 2  # type: ignore[misc]
+        report.schema_version = 2  # type: ignore[misc]  # what is tested
