@@ -200,7 +200,7 @@ def describe_settings(type_url: str, settings: bytes, name: str) -> tuple[str, d
             values |= {"language": json.loads(message.language), **MessageToDict(message.code_config, **_COMPLETE)}
             return kind, {**_INVERTED_DEFAULTS, **{name: values[name] for name in values if name != "code_config"}}
     except (DecodeError, ValueError) as error:
-        raise CorruptFileError(f"index {name!r}: malformed settings") from error
+        raise CorruptFileError(f"index {name!r}: malformed settings; drop the index and create it again") from error
     values["target_partition_size"] = int(values["target_partition_size"])
     for quantizer in values.keys() & {"pq", "sq", "rq"}:
         values["compression"] = {"type": quantizer, **values.pop(quantizer)}

@@ -56,6 +56,15 @@ def test_properties_of_a_new_table(ds: LanceDataset, uri: str) -> None:
     assert ds.to_table() == TABLE
 
 
+def test_config_and_metadata_are_sorted_by_key(tmp_path: Path) -> None:
+    values = {f"key.{number:02}": str(number) for number in range(20)}
+    ds = lance.write_dataset(TABLE, str(tmp_path / "t"))
+    for update in (ds.update_config, ds.update_metadata, ds.update_schema_metadata):
+        update(dict(reversed(values.items())))
+    for found in (ds.config(), ds.metadata, ds.schema_metadata):
+        assert list(found.items()) == list(values.items())
+
+
 def test_versions_have_counts_as_strings_and_local_times(ds: LanceDataset) -> None:
     ds.delete("id = 1")
     first, second = ds.versions()

@@ -84,9 +84,9 @@ def describe(dataset: LanceDataset, output: Output, name: str) -> None:
 
 def _description(dataset: LanceDataset, name: str) -> IndexDescription:
     """Return the description of an index. Raises IndexNotFoundError if it does not exist."""
-    from lancetable.ops.index.targets import existing_segments
+    from lancetable.ops.index.targets import existing_entries
 
-    existing_segments(dataset.table_version, name)
+    existing_entries(dataset.table_version, name)
     return next(index for index in dataset.describe_indices() if index.name == name)
 
 
@@ -244,10 +244,10 @@ def optimize(
 ) -> None:
     """Add rows to indexes that do not contain them. Prints the plan; --run executes it."""
     from lancetable.ops.index.optimize import plan_extensions
-    from lancetable.ops.index.targets import existing_segments
+    from lancetable.ops.index.targets import existing_entries
 
     for name in names or ():
-        existing_segments(dataset.table_version, name)  # raises an error if there are none
+        existing_entries(dataset.table_version, name)  # raises an error if there are none
     plan = plan_extensions(dataset.table_version, names, num_to_merge=merge, retrain=retrain)
     if run:
         dataset.optimize.optimize_indices(

@@ -401,9 +401,13 @@ class _CommitRun:
         if isinstance(self.transaction.operation, tx.CreateIndex):
             self.transaction = rebase_index(self.transaction, verdict.fragments)
             return
-        self.transaction = rebase_deletions(
-            self.transaction, version, verdict.fragments, self._affected_rows, self._own_paths
-        )
+        try:
+            self.transaction = rebase_deletions(
+                self.transaction, version, verdict.fragments, self._affected_rows, self._own_paths
+            )
+        except RetryableCommitConflictError as error:
+            error.other_operation = describe(operation)
+            raise
 
     def publish(self) -> TableVersion | None:
         """Write the transaction file and publish the next manifest. Return None if another writer won.

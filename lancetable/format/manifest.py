@@ -339,18 +339,18 @@ class Manifest:
 
     @property
     def config(self) -> Mapping[str, str]:
-        """Table config."""
-        return dict(self.message.config)
+        """Table config, sorted by key."""
+        return dict(sorted(self.message.config.items()))
 
     @property
     def table_metadata(self) -> Mapping[str, str]:
-        """Metadata of the table."""
-        return dict(self.message.table_metadata)
+        """Metadata of the table, sorted by key."""
+        return dict(sorted(self.message.table_metadata.items()))
 
     @property
     def schema_metadata(self) -> Mapping[str, bytes]:
-        """Metadata of the schema."""
-        return dict(self.message.schema_metadata)
+        """Metadata of the schema, sorted by key."""
+        return dict(sorted(self.message.schema_metadata.items()))
 
     @property
     def base_paths(self) -> Mapping[int, BasePath]:

@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lancetable.errors import InvalidInputError, UnsupportedFeatureError, UnsupportedTypeError
+from lancetable.errors import CorruptFileError, InvalidInputError, UnsupportedFeatureError, UnsupportedTypeError
 from lancetable.expr.evaluate.json_functions import find, parse_path
 from lancetable.expr.evaluate.json_items import Items, at_rows, open_documents, values_of_type
 from lancetable.expr.evaluate.operators import EvaluationError
@@ -147,7 +147,14 @@ class JsonPath(IndexKind):
 
     def for_segment(self, files: SegmentFiles) -> JsonPath | None:
         """Return the kind with the target of a segment, None if this library cannot read it."""
-        target = kind_of_details(_parse(files.details).target_details.type_url)
+        try:
+            details = _parse(files.details)
+        except CorruptFileError as error:
+            raise CorruptFileError(
+                f"index {files.metadata.name!r}: malformed settings; drop the index and create it again",
+                path=files.version.location.path,
+            ) from error
+        target = kind_of_details(details.target_details.type_url)
         return None if target is None or super().for_segment(files) is None else JsonPath(target)
 
     def for_options(self, options: Mapping[str, Any]) -> JsonPath:

@@ -209,7 +209,7 @@ def index_segments(version: TableVersion) -> tuple[IndexSegment, ...]:
 
 
 def _read_segments(version: TableVersion) -> tuple[IndexSegment, ...]:
-    entries = _entries(version)
+    entries = index_entries(version)
     live = _live_fragments(version)
     return tuple(_segment(version, entry, live) for entry in entries)
 
@@ -250,13 +250,13 @@ def fragment_reuse(version: TableVersion) -> FragmentReuse | None:
 
 
 def _read_reuse(version: TableVersion) -> Iterator[FragmentReuse]:
-    entry = reuse_entry_of(version, _entries(version))
+    entry = reuse_entry_of(version, index_entries(version))
     if entry is not None:
         yield read_fragment_reuse(version, entry)
 
 
-def _entries(version: TableVersion) -> tuple[IndexMetadata, ...]:
-    """Return the entries of the index section; cached."""
+def index_entries(version: TableVersion) -> tuple[IndexMetadata, ...]:
+    """Return the entries of all segments in the index section, whose settings may be malformed; cached."""
     entries: tuple[IndexMetadata, ...] = version.cache.get_or_derive(
         "index entries",
         version.manifest,

@@ -20,7 +20,8 @@ from lancetable.format.index import IndexMetadata
 from lancetable.index.json_path import KIND, JsonPath
 from lancetable.index.kind import kind_named
 from lancetable.index.queries import AtJsonPath, Contains, IndexQuery, IsIn, IsNull, Range
-from lancetable.index.segments import SegmentFiles
+from lancetable.index.segments import SegmentFiles, index_segments
+from lancetable.ops.index.segment_builder import commit_segments
 from lancetable.proto import index_pb2
 from tests.index import indexed_tables as tables
 from tests.index.segment_files import ListedMapping, field_of, replace_index, writer_of
@@ -297,6 +298,20 @@ def test_unknown_targets_are_refused_or_not_used(tmp_path: Path) -> None:
         KIND.for_segment(replace(files, metadata=entry.with_details(KIND.type_url, b"\x0a\xff")))
     with pytest.raises(InvalidInputError, match="target_index_type"):
         KIND.version_for(stable_row_ids=False)
+
+
+def test_an_index_with_malformed_settings_can_be_dropped(tmp_path: Path) -> None:
+    dataset = build(write_table(tmp_path / "t", documents_of([1, 2, 3])), "BTREE")
+    (segment,) = index_segments(dataset.table_version)
+    entry = segment.files.metadata
+    commit_segments(dataset.table_version, [entry.with_details(entry.type_url, b"\xff\xff")], [entry])
+    damaged = lancetable.dataset(dataset.uri)
+    for use in (damaged.describe_indices, lambda: damaged.to_table(filter="json_get_int(v, 'x') = 1")):
+        with pytest.raises(CorruptFileError, match=f"index '{entry.name}': malformed settings; drop the index"):
+            use()
+    damaged.drop_index(entry.name)
+    assert damaged.describe_indices() == []
+    assert damaged.to_table(filter="json_get_int(v, 'x') = 1").num_rows == 1
 
 
 def test_other_columns_are_refused(tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ def retried(
                     f"Too many concurrent writers. Attempted {backoff.attempts - 1} retries in"
                     f" {backoff.elapsed_seconds:.1f} s: {error}",
                     attempts=backoff.attempts,
+                    version=error.version,
+                    other_operation=error.other_operation,
                 ) from error
             telemetry.count("operation.retries", "Operations that run again after a conflict")
             seconds = backoff.elapsed_seconds

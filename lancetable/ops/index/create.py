@@ -10,7 +10,7 @@ from lancetable.ops.change.retry import on_newest
 from lancetable.ops.index.column_values import num_values
 from lancetable.ops.index.deferred_remap import check_is_needless
 from lancetable.ops.index.segment_builder import build_segment, commit_segments
-from lancetable.ops.index.targets import existing_segments, segments_named, target_of
+from lancetable.ops.index.targets import existing_entries, segments_named, target_of
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.table.fragment_reuse_entry import INDEX_NAME
 
@@ -98,9 +98,9 @@ def drop_index(version: TableVersion, name: str) -> TableVersion:
     """
 
     def attempt(base: TableVersion) -> TableVersion:
-        removed = existing_segments(base, name)
+        removed = existing_entries(base, name)
         if name == INDEX_NAME:
             check_is_needless(base)
-        return commit_segments(base, [], [segment.files.metadata for segment in removed])
+        return commit_segments(base, [], removed)
 
     return on_newest(version, attempt)

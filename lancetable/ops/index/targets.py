@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 from lancetable.errors import IndexExistsError, IndexNotFoundError, InvalidInputError, UnsupportedFeatureError
 from lancetable.format.index import kind_name
-from lancetable.index.segments import IndexSegment, index_segments
+from lancetable.index.segments import IndexSegment, index_entries, index_segments
 from lancetable.index.vector_segments import is_vector_segment, vector_type_name
 from lancetable.ops.index.segment_builder import IndexTarget
 from lancetable.ops.read.projection import column_not_found
 from lancetable.table.fragment_reuse_entry import INDEX_NAME
 
 if TYPE_CHECKING:
+    from lancetable.format.index import IndexMetadata
     from lancetable.format.schema import Field, Schema
     from lancetable.index.kind import IndexKind
     from lancetable.table.version import TableVersion
@@ -143,14 +144,27 @@ def existing_segments(version: TableVersion, name: str) -> list[IndexSegment]:
     IndexNotFoundError
         If it does not exist.
     """
-    segments = segments_named(version, name)
-    if not segments:
-        names = sorted({segment.name for segment in index_segments(version)})
+    existing_entries(version, name)
+    return segments_named(version, name)
+
+
+def existing_entries(version: TableVersion, name: str) -> list[IndexMetadata]:
+    """Return the entries of the segments of an index, which are available even if its settings are malformed.
+
+    Raises
+    ------
+    IndexNotFoundError
+        If it does not exist.
+    """
+    entries = index_entries(version)
+    found = [entry for entry in entries if entry.name == name]
+    if not found:
+        names = sorted({entry.name for entry in entries})
         known = f"; the table has {', '.join(names)}" if names else "; the table has no index"
         raise IndexNotFoundError(
             f'Index "{name}" not found in version {version.version} of {version.uri}{known}', index=name
         )
-    return segments
+    return found
 
 
 def kind_of(segments: Sequence[IndexSegment]) -> IndexKind:

@@ -548,6 +548,22 @@ def test_concurrent_changes_of_the_same_rows_are_retried(tmp_path: Path) -> None
     assert row_ids(lance.dataset(one.uri)) == {each: each for each in range(10)}
 
 
+@pytest.mark.parametrize("change", ["delete", "update", "delete all"])
+def test_a_change_without_retries_names_the_change_that_came_first(tmp_path: Path, change: str) -> None:
+    one = new(tmp_path / "t")
+    other = lancetable.dataset(one.uri)
+    if change == "delete all":
+        one.delete("true")
+    elif change == "delete":
+        one.delete("id = 1")
+    else:
+        one.update({"v": "7"}, where="id = 1")
+    with pytest.raises(RetryableCommitConflictError, match="0 retries") as raised:
+        other.update({"v": "0"}, where="id = 1", conflict_retries=0)
+    expected = "Update" if change == "update" else "Delete"
+    assert (raised.value.version, raised.value.other_operation, raised.value.attempts) == (2, expected, 1)
+
+
 def test_concurrent_inserts_of_one_primary_key_insert_it_once(tmp_path: Path) -> None:
     key = pa.field("id", pa.int64(), False, {"lance-schema:unenforced-primary-key": "true"})
     schema = pa.schema([key, ("v", pa.int64())])
