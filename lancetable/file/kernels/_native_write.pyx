@@ -97,25 +97,28 @@ cdef void extend_valid(
         extend(&kept[0], count, low, high, nans)
 
 
-def number_zones(
-    const number_t[::1] values, validity, int64_t skip, starts, ends, number_t[::1] low, number_t[::1] high
-):
-    """Extend `low` and `high`, which are inverted bounds, to the values; return the numbers of nulls and NaNs."""
+def number_zones(const number_t[::1] values, validity, int64_t skip, starts, ends, low, high):
+    """Extend `low` and `high`, inverted bounds of the type of the values, to them; return the numbers of nulls and NaNs."""
     cdef Validity valid = Validity(validity, skip, values.shape[0])
     cdef Zones zones = Zones(starts, ends, values.shape[0])
+    cdef Bytes least = Bytes(low, True), most = Bytes(high, True)
     cdef int64_t i
-    if low.shape[0] != zones.count or high.shape[0] != zones.count:
+    if not least.size == most.size == zones.count * <int64_t>sizeof(number_t):
         raise ValueError("bounds and zones differ in number")
     nulls, nans = np.zeros(zones.count, np.int64), np.zeros(zones.count, np.int64)
-    cdef int64_t[::1] null = nulls, nan = nans
+    cdef Bytes null = Bytes(nulls, True), nan = Bytes(nans, True)
+    cdef number_t* lows = <number_t*>least.at
+    cdef number_t* highs = <number_t*>most.at
+    cdef int64_t* null_counts = <int64_t*>null.at
+    cdef int64_t* nan_counts = <int64_t*>nan.at
     cdef int64_t start, end
     with nogil:
         for i in range(zones.count):
             start, end = zones.starts[i], zones.ends[i]
             if valid.bits == NULL:
-                extend(&values[start], end - start, &low[i], &high[i], &nan[i])
+                extend(&values[start], end - start, &lows[i], &highs[i], &nan_counts[i])
             else:
-                extend_valid(&values[0], start, end, valid, &low[i], &high[i], &null[i], &nan[i])
+                extend_valid(&values[0], start, end, valid, &lows[i], &highs[i], &null_counts[i], &nan_counts[i])
     return nulls, nans
 
 

@@ -161,7 +161,9 @@ def take(
     if rows.dtype.kind == "i":
         rows = rows.astype(np.int64, copy=False)
     if native is not None:
-        return native.take(aligned(offsets), data, aligned(rows), validity)
+        # Negative rows are out of range, like the large numbers that have the same bytes.
+        numbers = rows.view(np.uint64) if rows.dtype.kind == "i" else rows
+        return native.take(aligned(offsets), data, aligned(numbers), validity)
     valid = np.ones(len(rows), np.bool_)
     if validity is not None:
         valid = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little", count=len(rows)).view(np.bool_)

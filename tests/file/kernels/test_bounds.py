@@ -65,8 +65,8 @@ def unchecked(kind: pa.DataType, first: np.ndarray, *more: np.ndarray, start: An
 # Each call gets three arrays of three positions; the third one also serves as a number of values.
 CALLS: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], Any]] = {
     "gather": lambda a, b, c: native.gather(a, b, DATA),
-    "take": lambda a, b, c: native.take(a, DATA, b, None),
-    "take of 32 bits": lambda a, b, c: native.take(int32(a), DATA, np.abs(b), None),
+    "take": lambda a, b, c: native.take(a, DATA, b.view(np.uint64), None),
+    "take of 32 bits": lambda a, b, c: native.take(int32(a), DATA, np.abs(b).view(np.uint64), None),
     "interleave": lambda a, b, c: native.interleave([(DATA, a), (DATA, b)]),
     "walk": lambda a, b, c: native.walk(DATA, a, b, 1, 1, 0, 1, 4),
     "walk with invalid levels": lambda a, b, c: native.walk(DATA, a, b, 1, max(-5, min(int(c[0]), 99)), 0, 1, 4),

@@ -3,14 +3,6 @@
 cdef enum:
     MAX_INT32 = 0x7FFFFFFF
 
-ctypedef fused row_t:
-    uint8_t
-    uint16_t
-    uint32_t
-    uint64_t
-    int64_t
-
-
 def gather(starts, ends, data):
     cdef Bytes source = Bytes(data), first = Bytes(starts)
     cdef int64_t count = first.size // 8, total = 0, i, end
@@ -41,7 +33,7 @@ def gather(starts, ends, data):
     return offsets, values
 
 
-def take(const offset_t[::1] offsets, data, const row_t[::1] rows, validity):
+def take(const offset_t[::1] offsets, data, const word_t[::1] rows, validity):
     """Return offsets of the same type, and the bytes; rows that are not valid become empty."""
     cdef Bytes source = Bytes(data), valid = None if validity is None else Bytes(validity)
     cdef int64_t count = rows.shape[0], values = offsets.shape[0] - 1, total = 0, i, start, end
@@ -54,7 +46,7 @@ def take(const offset_t[::1] offsets, data, const row_t[::1] rows, validity):
     with nogil:
         for i in range(count):
             if bits == NULL or bits[i >> 3] >> (i & 7) & 1:
-                if <uint64_t>rows[i] >= <uint64_t>values:
+                if rows[i] >= <uint64_t>values:
                     code = INDEX
                     break
                 start, end = offsets[<int64_t>rows[i]], offsets[<int64_t>rows[i] + 1]
