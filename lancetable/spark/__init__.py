@@ -14,6 +14,7 @@ except ImportError as error:
     ) from error
 
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -69,24 +70,38 @@ def register(spark: SparkSession) -> None:
     active = type(spark).getActiveSession()
     if active is None:
         _activate(spark)
-    try:
-        spark.dataSource.register(LanceDataSource)
-    except AnalysisException as error:
-        # Spark also raises this error if only the active session of the thread has the format.
-        if active is None or error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
-            raise
-        _activate(spark)
+    if spark not in _registered:
         try:
             spark.dataSource.register(LanceDataSource)
-        finally:
-            _activate(active)
-    if active is not None:
+        except AnalysisException as error:
+            # Spark also raises this error if only the active session of the thread has the format.
+            if active is None or error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
+                raise
+            _activate(spark)
+            try:
+                spark.dataSource.register(LanceDataSource)
+            finally:
+                _activate(active)
+        _registered.add(spark)
+    if active is not None and not _same(active, spark):
         try:
             active.dataSource.register(LanceDataSource)
         except AnalysisException as error:
             # The active session of the JVM has the format. In `foreachBatch`, Python reports another active session.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
+
+
+# Spark logs a warning if a session registers a format again.
+_registered: WeakSet[SparkSession] = WeakSet()
+
+
+def _same(one: SparkSession, other: SparkSession) -> bool:
+    """Return True if two objects are the same session. A classic session of the JVM can have several in Python."""
+    if one is other:
+        return True
+    first, second = (getattr(each, "_jsparkSession", None) for each in (one, other))
+    return first is not None and second is not None and bool(first == second)
 
 
 def _activate(spark: SparkSession) -> None:

@@ -92,6 +92,18 @@ def test_a_plain_thread_changes_a_table(spark: Any, path: Path) -> None:
     assert ids(path) == [2, 3, 4]
 
 
+def test_a_session_is_registered_once(spark: Any, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = type(spark.dataSource)
+    original, calls = sources.register, []
+    monkeypatch.setattr(sources, "register", lambda self, source: (calls.append(source), original(self, source)))
+    other = spark.newSession()
+    for _ in range(2):  # in a thread without an active session, and in the same one with it
+        in_a_thread(lambda: (register(other), register(other)))
+        in_a_thread(lambda: write_table(other.range(3, 4), str(path), "append"))
+    assert len(calls) == 1
+    assert ids(path) == [1, 2, 3, 3]
+
+
 def test_other_sessions_write_in_any_thread_without_interfering(spark: Any, path: Path) -> None:
     other = spark.newSession()
     write_table(other.range(7, 8), str(path), "append")
