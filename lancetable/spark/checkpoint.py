@@ -40,10 +40,12 @@ def read_checkpoint(spark: SparkSession, path: str) -> Checkpoint | None:
     AnalysisException
         If Spark cannot read the checkpoint.
     """
-    pattern = f"{literal_path(path.rstrip('/'))}/{{metadata,offsets/*,commits/*}}"
+    folder = literal_path(path.rstrip("/"))
+    # Two paths, which overlap: for a single path that is a pattern, Spark logs a warning with a stack trace.
+    paths = [f"{folder}/metadata", f"{folder}/{{metadata,offsets/*,commits/*}}"]
     try:
         # Read it through Spark, which has the credentials of the checkpoint's store.
-        files = spark.read.format("binaryFile").load(pattern).collect()
+        files = spark.read.format("binaryFile").load(paths).collect()
     except AnalysisException as error:
         if error.getCondition() == "PATH_NOT_FOUND":
             return None

@@ -30,8 +30,11 @@ def test_the_command_merges_new_files_in_a_new_session(spark: Any, tmp_path: Pat
     for number, counts in enumerate(["1 inserted, 0 updated", "1 inserted, 1 updated"]):
         (tmp_path / "landing" / f"{number}.csv").write_text(f"id,n\n{number},{number}\n" + number * "0,7\n")
         command = [sys.executable, "-m", "lancetable.spark", "run", f"{tmp_path}/pipeline.py:orders"]
+        command += ["--conf", "spark.log.level=WARN"]
         done = subprocess.run([*command, "--master", "local[1]"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[-4000:]
         assert f"orders: upsert {number}: {number + 1} rows read, {counts}" in done.stdout
+        # Spark's warnings about a repeated registration, and about a single path that is a pattern.
+        assert "WARN DataSourceManager" not in done.stderr and "WARN FileStreamSink" not in done.stderr
     rows = lancetable.dataset(tmp_path / "orders.lance").to_table().to_pylist()
     assert sorted(rows, key=lambda row: row["id"]) == [{"id": "0", "n": "7"}, {"id": "1", "n": "1"}]
