@@ -277,10 +277,10 @@ def test_a_narrow_terminal_breaks_paths_but_no_times_and_words(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    row = {"committed": datetime(2026, 1, 2, 3, 4, 5), "operation": "Overwrite", "path": "p" * 100, "rows": 1234567}
+    row = {"committed": datetime(2026, 1, 2, 3, 4, 5), "name": "embedding_idx", "path": "p" * 100, "rows": 1234567}
     Output(as_json=False).table([row], row)
     lines = capsys.readouterr().out.splitlines()
-    assert any(re.search(r"2026-01-02 03:04:05\.000 +Overwrite +p{12,} +1,234,567", line) for line in lines)
+    assert any(re.search(r"2026-01-02 03:04:05\.000 +embedding_idx +p{12,} +1,234,567", line) for line in lines)
     assert sum(line.count("p") for line in lines if "pppp" in line) == 100, "the whole path is shown"
 
 

@@ -17,7 +17,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.tree import Tree
 
-_WORD_WIDTH = 12
+_WORD_WIDTH = 16
 
 
 class Output:
