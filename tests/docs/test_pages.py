@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codeop
 import os
 import re
 import subprocess
@@ -54,6 +55,22 @@ def test_commands_are_executed_only_where_their_output_is_compared() -> None:
         text = (ROOT / name).read_text(encoding="utf-8")
         blocks = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
         assert not [block for block in blocks if re.search(r"^lancetable |^python -m lancetable", block, re.MULTILINE)]
+
+
+def test_python_blocks_can_be_pasted_into_an_interactive_session() -> None:
+    # Before Python 3.13, such a session ends a function or loop only after an empty line.
+    for name in NAMES:
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+            compile_lines, lines = codeop.CommandCompiler(), list[str]()
+            for line in [*block.splitlines(), ""]:
+                lines.append(line)
+                try:
+                    complete = compile_lines("\n".join(lines)) is not None
+                except SyntaxError as error:
+                    pytest.fail(f"{name}: add an empty line before {line!r}: {error}")
+                if complete:
+                    lines.clear()
 
 
 def test_skipped_blocks_have_a_reason() -> None:
