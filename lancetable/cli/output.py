@@ -57,10 +57,17 @@ class Output:
             )
         for row in rows:
             table.add_row(*(escape(format_value(row.get(name))) for name in names))
-        least = Measurement.get(self._console, self._console.options, table).minimum
-        if least > self._console.width:  # the terminal wraps the lines, which are easier to read than broken words
-            table.width = least
+        # Rich narrows columns unevenly and needs up to one character more for each.
+        width = self._console.width - len(names)
+        if self._least_width(table) > width:
+            table.padding = (0, 1, 0, 0)
+            # The terminal wraps lines that are still too long, which are easier to read than broken words.
+            table.width = max(width, self._least_width(table))
         self._console.print(table)
+
+    def _least_width(self, table: Table) -> int:
+        # A measurement is at most as large as the width of its options.
+        return Measurement.get(self._console, self._console.options.update_width(10_000), table).minimum
 
     def tree(self, label: str, value: Any) -> None:
         """Print nested mappings and lists as a tree."""
