@@ -13,7 +13,6 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.measure import Measurement
 from rich.table import Table
 from rich.tree import Tree
 
@@ -59,15 +58,11 @@ class Output:
             table.add_row(*(escape(format_value(row.get(name))) for name in names))
         # Rich narrows columns unevenly and needs up to one character more for each.
         width = self._console.width - len(names)
-        if self._least_width(table) > width:
+        if _least_width(table) > width:
             table.padding = (0, 1, 0, 0)
             # The terminal wraps lines that are still too long, which are easier to read than broken words.
-            table.width = max(width, self._least_width(table))
+            table.width = max(width, _least_width(table))
         self._console.print(table)
-
-    def _least_width(self, table: Table) -> int:
-        # A measurement is at most as large as the width of its options.
-        return Measurement.get(self._console, self._console.options.update_width(10_000), table).minimum
 
     def tree(self, label: str, value: Any) -> None:
         """Print nested mappings and lists as a tree."""
@@ -80,6 +75,12 @@ class Output:
 
     def _json(self, value: Any) -> None:
         print(json.dumps(to_json_value(value), indent=2, ensure_ascii=False))
+
+
+def _least_width(table: Table) -> int:
+    """Return the width of a table whose columns have their least widths."""
+    _, right, _, left = table.padding
+    return sum((column.min_width or 0) + left + right + 1 for column in table.columns) + 1
 
 
 def _unbroken(value: Any) -> str:
