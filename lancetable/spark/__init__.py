@@ -41,6 +41,10 @@ __getattr__ = lazy_names(
 )
 
 
+_registered: WeakSet[SparkSession] = WeakSet()
+"""Sessions that have the format. Spark logs a warning if a session registers a format again."""
+
+
 def register(spark: SparkSession) -> None:
     """Register the format `lance` in a session and in the calling thread.
 
@@ -83,25 +87,14 @@ def register(spark: SparkSession) -> None:
             finally:
                 _activate(active)
         _registered.add(spark)
-    if active is not None and not _same(active, spark):
+    if active is not None and active not in _registered:
         try:
             active.dataSource.register(LanceDataSource)
+            _registered.add(active)
         except AnalysisException as error:
             # The active session of the JVM has the format. In `foreachBatch`, Python reports another active session.
             if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
                 raise
-
-
-# Spark logs a warning if a session registers a format again.
-_registered: WeakSet[SparkSession] = WeakSet()
-
-
-def _same(one: SparkSession, other: SparkSession) -> bool:
-    """Return True if two objects are the same session. A classic session of the JVM can have several in Python."""
-    if one is other:
-        return True
-    first, second = (getattr(each, "_jsparkSession", None) for each in (one, other))
-    return first is not None and second is not None and bool(first == second)
 
 
 def _activate(spark: SparkSession) -> None:
