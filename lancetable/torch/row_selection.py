@@ -13,6 +13,8 @@ from lancetable.ops.read.epoch_plan import Positions
 from lancetable.table.row_counts import row_count_index
 from lancetable.types import Filter
 
+_SELECTING_OPTIONS = {"filter", "fragments", "full_text_query", "limit", "nearest", "offset"}  # of default_scan_options
+
 
 class RowSelection:
     """The selected rows of one version, in table order. `fragment_bounds` are the first rows of its fragments."""
@@ -23,7 +25,8 @@ class RowSelection:
         starts = row_count_index(dataset.table_version).starts
         self._selected: pyroaring.BitMap64 | None = None
         self.num_rows = int(starts[-1])
-        if filter is not None or dataset.view_filter is not None:
+        is_selected = dataset.default_scan_options.keys() & _SELECTING_OPTIONS
+        if filter is not None or dataset.view_filter is not None or is_selected:
             selected = pyroaring.BitMap64()
             for batch in dataset.to_batches(columns=["_rowoffset"], filter=filter):
                 selected.update(batch.column(0).to_numpy())
