@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from lancetable.errors import LanceError
+from lancetable.report.text import visible_lines
 
 
 def main() -> None:
@@ -18,7 +19,7 @@ def main() -> None:
     try:
         cli()
     except LanceError as error:
-        sys.exit(f"lancetable: {error}")
+        sys.exit(f"lancetable: {visible_lines(str(error))}")
 
 
 if __name__ == "__main__":
