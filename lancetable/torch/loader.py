@@ -52,6 +52,16 @@ class LanceDataLoader(torch.utils.data.DataLoader):
         self._epoch = dataset.epoch
         self._is_started = False
 
+    def __len__(self) -> int:
+        """Return the number of batches of this rank in the current epoch; `DataLoader` would expect it in each epoch.
+
+        Raises
+        ------
+        TypeError
+            If the dataset has a sampler.
+        """
+        return len(self.dataset)
+
     def __iter__(self) -> Iterator[Any]:
         batches = super().__iter__()  # workers get a copy of the dataset, with the position that was loaded
         position = self.dataset.state_dict() if self.num_workers == 0 else {"num_batches": self.dataset.take_position()}

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,6 +157,20 @@ def test_a_loader_resumes_at_any_batch(path: Path, options: dict[str, Any]) -> N
 
 def test_the_length_of_a_loader_is_that_of_its_dataset(path: Path) -> None:
     assert len(LanceDataLoader(dataset(path))) == len(dataset(path)) == -(-len(IDS) // 8)
+
+
+def test_the_length_of_a_loader_differs_between_epochs(path: Path) -> None:
+    """The fragments of a rank differ, and `DataLoader` would warn about each batch after those of an earlier epoch."""
+    loader = LanceDataLoader(LanceDataset(path, 8, columns=["id"], shuffle=True, rank=0, world_size=2))
+    lengths = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for epoch in range(6):
+            loader.dataset.set_epoch(epoch)
+            num_batches = sum(1 for _ in loader)
+            assert num_batches == len(loader)
+            lengths.add(num_batches)
+    assert len(lengths) > 1
 
 
 @pytest.fixture
