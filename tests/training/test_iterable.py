@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lancetable
-from lancetable.errors import InvalidInputError, VersionNotFoundError
+from lancetable.errors import InvalidInputError, OutOfRangeError, VersionNotFoundError
 from lancetable.sampler import FullScanSampler, ShardedBatchSampler, ShardedFragmentSampler
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
@@ -335,3 +335,13 @@ def test_rows_are_read_by_number(path: Path) -> None:
     loader = get_safe_loader(dataset, num_workers=1)
     assert loader.batch_size == 32 and loader.persistent_workers
     assert loader.multiprocessing_context.get_start_method() == "spawn"
+
+
+def test_rows_by_number_are_those_of_the_default_scan_options(path: Path) -> None:
+    options = {"default_scan_options": {"filter": "id >= 15"}}
+    rows_by_number = SafeLanceDataset(path, dataset_options=options)
+    expected = lancetable.dataset(path, **options).to_table().to_pylist()
+    assert len(rows_by_number) == len(expected) and rows_by_number.__getitems__(range(len(expected))) == expected
+    assert rows_by_number[-1] == expected[-1] and rows_by_number.__getitems__([]) == []
+    with pytest.raises(OutOfRangeError):
+        rows_by_number[len(expected)]
