@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 
 from lancetable.errors import LanceError
-from lancetable.report.text import visible_lines
 
 
 def main() -> None:
@@ -19,6 +18,8 @@ def main() -> None:
     try:
         cli()
     except LanceError as error:
+        from lancetable.report.text import visible_lines
+
         sys.exit(f"lancetable: {visible_lines(str(error))}")
 
 
