@@ -37,6 +37,7 @@ __all__ = [
 T = TypeVar("T")
 
 _SHUFFLED_BATCHES = 16
+_SELECTING_OPTIONS = {"filter", "fragments", "full_text_query", "limit", "nearest", "offset"}  # of default_scan_options
 
 
 def maybe_sample(
@@ -85,7 +86,7 @@ def maybe_sample(
         yield from table.to_batches(columns=wanted, filter=filt, batch_size=rows_per_batch)
         return
     chosen = np.array(sorted(random.sample(range(total), n)), np.int64)
-    if filt is None:
+    if filt is None and yields_all_rows(table):
         for start in range(0, n, rows_per_batch):
             yield from table.take(chosen[start : start + rows_per_batch], wanted).combine_chunks().to_batches()
         return
@@ -321,6 +322,11 @@ class ShardedFixedBatchSampler(ShardedBatchSampler):
             return []
         size = check_positive("batch_size", self._batch_size)
         return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def yields_all_rows(dataset: LanceDataset) -> bool:
+    """Return True if scans without arguments yield the rows that `take` counts."""
+    return dataset.view_filter is None and not dataset.default_scan_options.keys() & _SELECTING_OPTIONS
 
 
 def check_rank(rank: int, world_size: int) -> tuple[int, int]:

@@ -8,7 +8,8 @@
     commit_transaction ── commit ┘
 
 The API of OpenTelemetry is used only if the process has imported it, because a process without it cannot have a tracer
-or a meter. A span contains neither values of rows nor filters, and only messages of LanceError, which have no secrets.
+or a meter. A span contains neither values of rows nor filters nor secrets, and only those messages of LanceError that
+have none of them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from lancetable.errors import LanceError
+from lancetable.errors import InvalidInputError, LanceError
 
 if TYPE_CHECKING:
     from contextvars import Token
@@ -93,8 +94,10 @@ class Span(NoSpan):
 
             kind = type(error)
             self._span.set_attribute("error.type", f"{kind.__module__}.{kind.__qualname__}")
-            # Messages of other errors, and those of causes, may contain credentials of the storage client.
-            self._span.set_status(Status(StatusCode.ERROR, str(error) if isinstance(error, LanceError) else None))
+            # Messages of other errors, and those of causes, may contain credentials of the storage client. Messages on
+            # invalid input quote filters and values.
+            is_safe = isinstance(error, LanceError) and not isinstance(error, InvalidInputError)
+            self._span.set_status(Status(StatusCode.ERROR, str(error) if is_safe else None))
         self._span.end()
 
     def __enter__(self) -> Self:

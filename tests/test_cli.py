@@ -66,6 +66,40 @@ def test_info(ds: lance.LanceDataset) -> None:
     assert "data format" in text and "name[b]" in text
 
 
+def test_python_runs_the_package_as_the_command_line(ds: lance.LanceDataset) -> None:
+    command = [sys.executable, "-m", "lancetable", "count", ds.uri, "--json"]
+    assert json.loads(subprocess.run(command, capture_output=True, check=True).stdout)["rows"] == 2
+
+
+def test_names_and_values_do_not_control_the_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = "\x1b]0;title\x07\u202e"
+    uri = str(tmp_path / "t.lance")
+    ds = lance.write_dataset(pa.table({hostile: [hostile, "a\nb"]}), uri, commit_message=hostile)
+    ds.update_config({hostile: hostile})
+    for command in ("info", "head", "versions", "schema", "report", "inspect manifest", "inspect transaction"):
+        output = run(*command.split(), uri)
+        assert "\x1b" not in output and "\u202e" not in output
+    assert "\\u001b]0;title\\u0007\\u202e" in run("head", uri)
+    assert [row[hostile] for row in run_json("head", uri)] == [hostile, "a\nb"]
+    monkeypatch.setattr(sys, "argv", ["lancetable", "head", uri, "-c", "missing"])
+    with pytest.raises(SystemExit) as stopped:
+        main()
+    assert "\\u001b" in str(stopped.value) and "\x1b" not in str(stopped.value)
+
+
+def test_rows_whose_values_have_no_python_object_are_printed(tmp_path: Path) -> None:
+    uri = str(tmp_path / "t.lance")
+    far = pa.array([2**62, None, 7], pa.duration("s"))
+    nested = pa.StructArray.from_arrays([far, pa.ListArray.from_arrays([0, 1, 1, 3], far)], ["d", "l"])
+    lance.write_dataset(pa.table({"id": range(3), "far": far, "nested": nested}), uri)
+    first, second, third = run_json("head", uri)
+    text = "4611686018427387904 s"
+    assert first == {"id": 0, "far": text, "nested": {"d": text, "l": [text]}}
+    assert second == {"id": 1, "far": None, "nested": {"d": None, "l": []}}
+    assert third == {"id": 2, "far": 7.0, "nested": {"d": 7.0, "l": [None, 7.0]}}
+    assert text in run("head", uri)
+
+
 def test_index_commands(tmp_path: Path) -> None:
     uri = str(tmp_path / "t.lance")
     lance.write_dataset({"id": range(50), "s": ["a", "b"] * 25}, uri, max_rows_per_file=20)

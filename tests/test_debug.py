@@ -8,6 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import lancetable as lance
@@ -95,6 +96,14 @@ def test_maybe_sample(ds: lance.LanceDataset) -> None:
     few = [value for batch in maybe_sample(ds, 5, ["id"], filt="id < 10") for value in batch["id"].to_pylist()]
     assert len(set(few)) == 5 and set(few) <= set(range(10)) - {3}
     assert sum(batch.num_rows for batch in maybe_sample(ds.uri, 1000, ["id", "s"])) == 99
+
+
+def test_a_sample_of_a_view_has_rows_of_the_view(ds: lance.LanceDataset) -> None:
+    filtered = lance.dataset(ds.uri, default_scan_options={"filter": "id >= 90"})
+    for table in (ds.filter(pc.field("id") >= 90), filtered):
+        found = [value for batch in maybe_sample(table, 4, "id") for value in batch["id"].to_pylist()]
+        assert len(set(found)) == 4 and min(found) >= 90
+        assert sum(batch.num_rows for batch in maybe_sample(table, 100, "id")) == 10
 
 
 def test_reservoir_sampling_is_fair() -> None:

@@ -161,6 +161,17 @@ def test_messages_of_other_errors_are_not_exported(spans: InMemorySpanExporter) 
     assert SECRET not in failed.to_json()
 
 
+def test_filters_and_values_in_messages_are_not_exported(spans: InMemorySpanExporter, tmp_path: Path) -> None:
+    ds = lance.write_dataset(pa.table({"id": [1], "text": [SECRET]}), tmp_path / "t")
+    spans.clear()
+    for condition in (f"id = '{SECRET}'", f"missing = '{SECRET}'", f"id == = '{SECRET}'", "CAST(text AS int) = 1"):
+        with pytest.raises(lance.InvalidInputError, match=SECRET) as raised:
+            ds.to_table(filter=condition)
+        failed = spans.get_finished_spans()[-1]
+        assert attributes(failed)["error.type"] == f"lancetable.errors.{type(raised.value).__name__}"
+        assert not failed.status.is_ok and SECRET not in failed.to_json()
+
+
 def test_spans_of_one_operation_are_children_of_the_callers_span(spans: InMemorySpanExporter, table: str) -> None:
     with trace.get_tracer("test").start_as_current_span("job") as job:
         lance.dataset(table)

@@ -131,8 +131,10 @@ def schema(dataset: LanceDataset, output: Output) -> None:
 @click.option("--filter", "-f", "condition", help="SQL condition.")
 def head(dataset: LanceDataset, output: Output, rows: int, columns: list[str] | None, condition: str | None) -> None:
     """Print the first rows."""
+    from lancetable.cli.output import rows_of
+
     table = dataset.head(rows, columns=columns, filter=condition)
-    output.table(table.to_pylist(), table.schema.names)
+    output.table(rows_of(table), table.schema.names)
 
 
 @cli.command(cls=TableCommand)

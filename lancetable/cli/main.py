@@ -18,7 +18,9 @@ def main() -> None:
     try:
         cli()
     except LanceError as error:
-        sys.exit(f"lancetable: {error}")
+        from lancetable.report.text import visible_lines
+
+        sys.exit(f"lancetable: {visible_lines(str(error))}")
 
 
 if __name__ == "__main__":

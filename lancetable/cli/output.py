@@ -10,11 +10,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from typing import Any
 
+import pyarrow as pa
 from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 from rich.tree import Tree
+
+from lancetable.report.column_statistics import value_text
+from lancetable.report.text import visible_lines
 
 _WORD_WIDTH = 16
 
@@ -34,9 +38,7 @@ class Output:
             return
         width = max(map(len, properties), default=0)
         for name, value in properties.items():
-            self._console.print(
-                f"[bold]{escape(name.replace('_', ' ')):<{width}}[/bold]  {escape(format_value(value))}"
-            )
+            self._console.print(f"[bold]{shown(name.replace('_', ' ')):<{width}}[/bold]  {shown(format_value(value))}")
 
     def table(self, rows: Sequence[Mapping[str, Any]], columns: Iterable[str]) -> None:
         """Print rows as a table with numbers aligned to the right."""
@@ -49,13 +51,13 @@ class Output:
             values, title = [row.get(name) for row in rows], name.replace("_", " ")
             numeric = all(isinstance(value, (int, float, type(None))) for value in values)
             table.add_column(
-                escape(title),
+                shown(title),
                 justify="right" if numeric else "left",
                 overflow="fold",
                 min_width=max(map(len, [*title.split(), *map(_unbroken, values)])),
             )
         for row in rows:
-            table.add_row(*(escape(format_value(row.get(name))) for name in names))
+            table.add_row(*(shown(format_value(row.get(name))) for name in names))
         # Rich narrows columns unevenly and needs up to one character more for each.
         width = self._console.width - len(names)
         if _least_width(table) > width:
@@ -69,7 +71,7 @@ class Output:
         if self.as_json:
             self._json(value)
             return
-        root = Tree(f"[bold]{escape(label)}[/bold]")
+        root = Tree(f"[bold]{shown(label)}[/bold]")
         add_branches(root, value)
         self._console.print(root)
 
@@ -94,9 +96,36 @@ def add_branches(tree: Tree, value: Any) -> None:
     items = value.items() if isinstance(value, Mapping) else ((f"[{i}]", inner) for i, inner in enumerate(value))
     for name, inner in items:
         if is_leaf(inner):
-            tree.add(f"[bold]{escape(str(name))}[/bold] {escape(format_value(inner))}")
+            tree.add(f"[bold]{shown(str(name))}[/bold] {shown(format_value(inner))}")
         else:
-            add_branches(tree.add(f"[bold]{escape(str(name))}[/bold]"), inner)
+            add_branches(tree.add(f"[bold]{shown(str(name))}[/bold]"), inner)
+
+
+def shown(text: str) -> str:
+    """Return text that contains no markup and cannot control a terminal."""
+    return escape(visible_lines(text))
+
+
+def rows_of(table: pa.Table) -> list[dict[str, Any]]:
+    """Return the rows as dicts."""
+    try:
+        rows: list[dict[str, Any]] = table.to_pylist()
+    except (OverflowError, ValueError):
+        columns = [[python_value(value) for value in column] for column in table.columns]
+        rows = [dict(zip(table.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+    return rows
+
+
+def python_value(value: pa.Scalar) -> Any:
+    """Return a value as an object of Python, or as text if it has none: times far from now, or of nanoseconds."""
+    try:
+        return value.as_py()
+    except (OverflowError, ValueError):
+        if isinstance(value, pa.StructScalar):
+            return {name: python_value(child) for name, child in value.items()}
+        if isinstance(value, pa.ListScalar):
+            return list(map(python_value, value.values))
+        return value_text(value)
 
 
 def is_leaf(value: Any) -> bool:

@@ -23,9 +23,9 @@ _RECENT: Final = timedelta(days=1)
 
 
 def advise(report: TableReport) -> TableReport:
-    """Return the report with advice. Of an older version, the only advice is to look at the newest one."""
+    """Return the report with advice. Of another version, the only advice is to look at the newest one."""
     overview = report.overview
-    if overview.version < overview.newest_version:
+    if overview.version != overview.newest_version:
         title = f"Version {overview.version} is not the newest version"
         detail = f"Maintenance changes the newest version, {overview.newest_version}: make a report of that version."
         return replace(report, advice=(*_check(report), Advice("report", title, detail, _command(report, "report"))))

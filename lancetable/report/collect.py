@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import lancetable
 from lancetable.errors import InvalidRefError
+from lancetable.format.manifest_naming import is_detached
 from lancetable.format.refs import BranchContents, TagContents
 from lancetable.ops.progress_tracker import NO_PROGRESS, Tracker
 from lancetable.report.advice import advise
@@ -73,7 +74,8 @@ def collect(
     fragments = describe_fragments(version, counts, coverage, limits, findings)
     sample = read_sample(version, counts, chosen, limits, findings, tracker)
     compaction = planned_compaction(version, counts, limits, findings)
-    newest = max([version.version, *(location.version for location in locations[-1:])])
+    numbers = [location.version for location in locations[-1:]]
+    newest = max(numbers if numbers and is_detached(version.version) else [version.version, *numbers])
     report = TableReport(
         SCHEMA_VERSION,
         datetime.now(timezone.utc),

@@ -65,12 +65,17 @@ def _bound_text(bound: pa.Array | None) -> str | None:
 
 
 def value_text(value: pa.Scalar) -> str:
-    """Return a value as text of at most 80 characters: bytes in hexadecimal, times in ISO format."""
+    """Return at most 80 characters for a value: bytes in hexadecimal, times in ISO format, durations with a unit."""
     is_bytes = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
     if any(test(value.type) for test in is_bytes):
         text: str = value.as_py().hex()
-    elif pa.types.is_duration(value.type) or pa.types.is_float16(value.type):
-        text = str(value.as_py())  # Arrow cannot cast these to strings
+    elif pa.types.is_float16(value.type):
+        text = str(value.as_py())  # Arrow cannot cast it to a string
+    elif pa.types.is_duration(value.type):
+        text = f"{value.value} {value.type.unit}"
     else:
-        text = value.cast(pa.string()).as_py()
+        try:
+            text = value.cast(pa.string()).as_py()
+        except pa.ArrowInvalid:  # a time zone that is not installed
+            text = f"{value.value} {value.type.unit}"
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT - 1] + "…"

@@ -23,6 +23,11 @@ def visible(text: str) -> str:
     return "".join(f"\\u{ord(each):04x}" if unicodedata.category(each) in _HIDDEN else each for each in text)
 
 
+def visible_lines(text: str) -> str:
+    """Return a string with hidden characters other than line breaks replaced by their numbers."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def shorten(text: str, max_chars: int = 200) -> str:
     """Return a string without its middle if it is longer than the limit."""
     if len(text) <= max_chars:

@@ -161,6 +161,7 @@ class LanceDataset(torch.utils.data.IterableDataset):
         self._cache = BufferCache(cache) if cache else None
         # Persistent workers see the epoch in shared memory, because they got their copy of this object before.
         self._epoch = torch.zeros((), dtype=torch.int64).share_memory_()
+        self._sampler_epoch = 0
         self._loaded: dict[str, Any] | None = None
         self._num_batches = 0
         self._select()
@@ -225,6 +226,7 @@ class LanceDataset(torch.utils.data.IterableDataset):
         if check_count("epoch", epoch) != self.epoch:
             self._epoch.fill_(epoch)
             self._num_batches = 0
+        self._sampler_epoch = epoch
         set_epoch = getattr(self.sampler, "set_epoch", None)
         if set_epoch is not None:
             set_epoch(epoch)
@@ -282,9 +284,12 @@ class LanceDataset(torch.utils.data.IterableDataset):
 
     def _order(self) -> dict[str, Any]:
         """Return the options that determine the order of the rows of a version."""
-        selection = self._selection
+        selection, table = self._selection, self.dataset
+        filters = (self.filter, table.view_filter, table.default_scan_options.get("filter"))
         return {
             "world_size": (self._ranks_of_group() or (0, 1))[1],
+            "branch": table.table_version.branch,
+            "filters": [str(each) for each in filters if each is not None],
             "num_rows": None if selection is None else selection.num_rows,
             "batch_size": self.batch_size,
             "buffer_rows": self._buffer_rows,
@@ -312,6 +317,24 @@ class LanceDataset(torch.utils.data.IterableDataset):
         VersionNotFoundError
             If the version does not exist any more.
         """
+        before = self.__dict__.copy()
+        try:
+            self._open_version_of(state_dict)
+            self.set_epoch(state_dict["epoch"])
+        except Exception:
+            self.__dict__.update(before)
+            raise
+        self._loaded = dict(state_dict)
+        self._num_batches = state_dict["num_batches"]
+
+    def _open_version_of(self, state_dict: dict[str, Any]) -> None:
+        """Open the version of a state.
+
+        Raises
+        ------
+        InvalidInputError
+            If it is the state of other arguments.
+        """
         if state_dict["version"] != self.version:
             self.dataset = self.dataset.checkout_version(state_dict["version"])
             self._select()
@@ -320,9 +343,6 @@ class LanceDataset(torch.utils.data.IterableDataset):
         for name, value in self._order().items():
             if state_dict[name] != value:
                 raise InvalidInputError(f"the state was saved with {name}={state_dict[name]!r}, this is {value!r}")
-        self.set_epoch(state_dict["epoch"])
-        self._loaded = dict(state_dict)
-        self._num_batches = state_dict["num_batches"]
 
     def take_position(self) -> int:
         """Return the number of batches that the next pass skips, and forget it. A loader calls it for its workers."""
@@ -374,6 +394,8 @@ class LanceDataset(torch.utils.data.IterableDataset):
 
     def _sampled(self) -> Iterator[pa.RecordBatch]:
         assert self.sampler is not None
+        if self._sampler_epoch != self.epoch:  # a persistent worker has a copy of the sampler
+            self.set_epoch(self.epoch)
         return self.sampler(
             self.dataset,
             batch_size=self.batch_size,

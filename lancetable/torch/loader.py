@@ -52,6 +52,16 @@ class LanceDataLoader(torch.utils.data.DataLoader):
         self._epoch = dataset.epoch
         self._is_started = False
 
+    def __len__(self) -> int:
+        """Return the number of batches of this rank in the current epoch; `DataLoader` would expect it in each epoch.
+
+        Raises
+        ------
+        TypeError
+            If the dataset has a sampler.
+        """
+        return len(self.dataset)
+
     def __iter__(self) -> Iterator[Any]:
         batches = super().__iter__()  # workers get a copy of the dataset, with the position that was loaded
         position = self.dataset.state_dict() if self.num_workers == 0 else {"num_batches": self.dataset.take_position()}
@@ -65,7 +75,15 @@ class LanceDataLoader(torch.utils.data.DataLoader):
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the position after the batches that were yielded, for `torch.save` or JSON."""
+        """Return the position after the batches that were yielded, for `torch.save` or JSON.
+
+        Raises
+        ------
+        InvalidOperationError
+            If workers return batches in no fixed order, because of the argument `in_order=False`.
+        """
+        if self.num_workers > 1 and not getattr(self, "in_order", True):
+            raise InvalidOperationError("the position of a loader with in_order=False is not one number of batches")
         state = self.dataset.state_dict()
         is_current = state["epoch"] == self._epoch
         return {**state, "num_batches": self._num_batches if is_current else 0, "num_workers": max(1, self.num_workers)}

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch.utils.data
 
 from lancetable.argument_validation import check_count
 from lancetable.dataset import LanceDataset
 from lancetable.dataset import dataset as open_dataset
 from lancetable.errors import OutOfRangeError
+from lancetable.torch.row_selection import RowSelection
 from lancetable.types import Uri
 
 
@@ -37,10 +40,10 @@ class SafeLanceDataset(torch.utils.data.Dataset):
     def __init__(self, uri: Uri, *, dataset_options: dict[str, Any] | None = None) -> None:
         self.uri = uri
         self._dataset: LanceDataset = open_dataset(uri, **(dataset_options or {}))
-        self._num_rows = self._dataset.count_rows()
+        self._selection = RowSelection(self._dataset, None, num_samples=0, seed=0)
 
     def __len__(self) -> int:
-        return self._num_rows
+        return self._selection.num_rows
 
     def __getitem__(self, idx: int) -> dict[str, Any]:
         return self.__getitems__([idx])[0]
@@ -53,10 +56,12 @@ class SafeLanceDataset(torch.utils.data.Dataset):
         OutOfRangeError
             If a number is out of range; it is an IndexError.
         """
-        positions = [index + self._num_rows if index < 0 else index for index in indices]
-        for index, position in zip(indices, positions, strict=True):
-            if not 0 <= position < self._num_rows:
-                raise OutOfRangeError(f"row {index} is out of range: there are {self._num_rows} rows")
+        num_rows = len(self)
+        numbers = [index + num_rows if index < 0 else index for index in indices]
+        for index, number in zip(indices, numbers, strict=True):
+            if not 0 <= number < num_rows:
+                raise OutOfRangeError(f"row {index} is out of range: there are {num_rows} rows")
+        positions = self._selection.positions(np.array(list(map(operator.index, numbers)), np.int64))
         rows: list[dict[str, Any]] = self._dataset.take(positions).to_pylist()
         return rows
 

@@ -10,6 +10,7 @@ import pyroaring
 
 from lancetable.dataset import LanceDataset
 from lancetable.ops.read.epoch_plan import Positions
+from lancetable.sampler import yields_all_rows
 from lancetable.table.row_counts import row_count_index
 from lancetable.types import Filter
 
@@ -23,7 +24,7 @@ class RowSelection:
         starts = row_count_index(dataset.table_version).starts
         self._selected: pyroaring.BitMap64 | None = None
         self.num_rows = int(starts[-1])
-        if filter is not None or dataset.view_filter is not None:
+        if filter is not None or not yields_all_rows(dataset):
             selected = pyroaring.BitMap64()
             for batch in dataset.to_batches(columns=["_rowoffset"], filter=filter):
                 selected.update(batch.column(0).to_numpy())
@@ -41,7 +42,7 @@ class RowSelection:
 
     def positions(self, rows: Positions) -> Positions:
         """Return the positions in the table of selected rows, which are given by their numbers."""
-        if self._selected is None:
+        if self._selected is None or not len(rows):
             return rows
         numbers, order = np.unique(rows, return_inverse=True)
         # The numbers are a few runs of adjacent ones.

@@ -11,7 +11,7 @@ from scripts.reference_pages.markdown import table
 
 _INTRODUCTION = """# Command line
 
-Generated from the commands. Install with `pip install 'lancetable[cli]'`.
+Generated from the commands. Install with `pip install 'lancetable[cli]'`. `python -m lancetable` is the same command.
 
 - URI is a path or any address, such as `s3://bucket/table.lance`. A storage option is passed as `-o key=value`, except
   to `report`, where `-o` is the file to write and `--option key=value` a storage option.

@@ -152,6 +152,15 @@ def test_a_branch_is_described(ds: lance.LanceDataset) -> None:
     assert [branch.name for branch in report.branches] == ["trial"]
 
 
+def test_a_detached_version_is_not_the_newest(tmp_path: Path) -> None:
+    ds = lance.write_dataset(pa.table({"a": range(5)}), tmp_path / "t.lance")
+    append = lance.LanceOperation.Append(lance.fragment.write_fragments(pa.table({"a": [5]}), ds))
+    detached = lance.LanceDataset.commit(ds, append, read_version=1, detached=True)
+    report = detached.report()
+    assert (report.overview.version, report.overview.newest_version) == (detached.version, 1)
+    assert [advice.kind for advice in report.advice] == ["report"]
+
+
 def test_an_empty_table_has_a_report(tmp_path: Path) -> None:
     ds = lance.write_dataset(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "t.lance")
     ds.delete("true")
@@ -211,6 +220,24 @@ def test_special_types_have_statistics_or_none(tmp_path: Path) -> None:
     assert str(bounds["time"][1]).startswith("2001-09-09 01:46:40")
     assert len(bounds["long"][0] or "") <= 80
     assert report.to_html() and report.to_json()
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers", "bounds"),
+    [
+        (pa.duration("s"), [-(2**62), 2**62], ("-4611686018427387904 s", "4611686018427387904 s")),
+        (pa.duration("ns"), [1, 1500], ("1 ns", "1500 ns")),
+        (pa.timestamp("us", "Nowhere/Unknown"), [0, 7], ("0 us", "7 us")),
+    ],
+    ids=str,
+)
+def test_values_that_have_no_python_object_have_bounds(
+    tmp_path: Path, kind: pa.DataType, numbers: list[int], bounds: tuple[str, str]
+) -> None:
+    report = lance.write_dataset(pa.table({"a": pa.array(numbers, kind)}), tmp_path / "t.lance").report()
+    (statistics,) = [column.statistics for column in report.columns]
+    assert statistics is not None and (statistics.lower, statistics.upper) == bounds
+    assert report.problems == () and bounds[0] in report.to_html()
 
 
 def test_a_table_on_s3_is_read_with_its_options(s3: Moto) -> None:

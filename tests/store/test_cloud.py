@@ -390,6 +390,23 @@ def test_error_of_a_server_is_reduced_to_code_and_message(s3: Moto) -> None:
 # ---- secrets
 
 
+@pytest.mark.parametrize("name", ["endpoint", "proxy_url"])
+def test_messages_contain_no_passwords_of_addresses(name: str) -> None:
+    options = {
+        "endpoint": "http://127.0.0.1:9",
+        "allow_http": "true",
+        "access_key_id": "k",
+        "secret_access_key": "s",
+        "client_max_retries": "0",
+        name: "http://someone:PLANTED@127.0.0.1:9",
+    }
+    store, _ = open_store("s3://bucket/t", options)
+    assert "PLANTED" not in repr(store) and "127.0.0.1:9" in repr(store._options)
+    with pytest.raises(LanceError) as raised:
+        lancetable.dataset("s3://bucket/t", storage_options=options)
+    assert "PLANTED" not in str(raised.value)
+
+
 @pytest.mark.parametrize("client", CLIENTS)
 def test_messages_contain_no_secrets(s3: Moto, client: str, caplog: pytest.LogCaptureFixture) -> None:
     planted = {"aws_access_key_id": "PLANTEDKEYID", "aws_secret_access_key": "PLANTEDSECRET", "token": "PLANTEDTOKEN"}

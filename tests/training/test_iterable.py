@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lancetable
-from lancetable.errors import InvalidInputError, VersionNotFoundError
+from lancetable.errors import InvalidInputError, OutOfRangeError, VersionNotFoundError
 from lancetable.sampler import FullScanSampler, ShardedBatchSampler, ShardedFragmentSampler
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
@@ -215,6 +215,44 @@ def test_a_state_of_other_arguments_is_refused(path: Path, other: dict[str, Any]
         read(path, **{**given, **other}).load_state_dict(state)
 
 
+def test_a_state_of_another_filter_with_as_many_rows_is_refused(path: Path) -> None:
+    state = read(path, 4, filter="id < 20 AND id >= 10").state_dict()
+    same_size = read(path, 4, filter="id < 30 AND id >= 20")
+    assert state["num_rows"] == same_size.state_dict()["num_rows"]
+    with pytest.raises(InvalidInputError, match="the state was saved with filters="):
+        same_size.load_state_dict(state)
+
+
+def test_a_state_of_another_branch_is_refused(tmp_path: Path) -> None:
+    main = lancetable.write_dataset(pa.table({"id": range(10)}), tmp_path / "t")
+    branch = main.create_branch("trial")
+    branch.insert(pa.table({"id": range(100, 110)}))
+    main.insert(pa.table({"id": range(200, 210)}))
+    with pytest.raises(InvalidInputError, match="the state was saved with branch='trial', this is None"):
+        read(main, 4).load_state_dict(read(branch, 4).state_dict())
+
+
+def test_a_refused_state_changes_nothing(tmp_path: Path) -> None:
+    ds = lancetable.write_dataset(pa.table({"id": range(10)}), tmp_path / "t")
+    state = read(ds, 4, buffer_rows=8).state_dict()
+    ds.insert(pa.table({"id": range(10, 20)}))
+    dataset = read(ds, 5)
+    before = dataset.state_dict()
+    with pytest.raises(InvalidInputError, match="the state was saved with"):
+        dataset.load_state_dict(state)
+    assert dataset.state_dict() == before and flat(dataset) == list(range(20))
+
+
+@pytest.mark.parametrize("options", [{"filter": "id < 20"}, {"limit": 5}, {"limit": 5, "offset": 3}], ids=str)
+@pytest.mark.parametrize("shard_granularity", ["fragment", "batch"])
+def test_rows_are_those_of_the_default_scan_options(
+    path: Path, options: dict[str, Any], shard_granularity: Any
+) -> None:
+    ds = lancetable.dataset(path, default_scan_options=options)
+    assert flat(read(ds, 4, shard_granularity=shard_granularity)) == ds.to_table()["id"].to_pylist()
+    assert flat(read(ds, 4, filter="id > 2")) == ds.to_table(filter="id > 2")["id"].to_pylist()
+
+
 def test_the_state_of_one_rank_is_valid_for_the_others(path: Path) -> None:
     arguments = {"batch_size": 4, "world_size": 2, "shard_granularity": "batch", "shuffle": True}
     first, second = (read(path, rank=rank, **arguments) for rank in range(2))
@@ -297,3 +335,13 @@ def test_rows_are_read_by_number(path: Path) -> None:
     loader = get_safe_loader(dataset, num_workers=1)
     assert loader.batch_size == 32 and loader.persistent_workers
     assert loader.multiprocessing_context.get_start_method() == "spawn"
+
+
+def test_rows_by_number_are_those_of_the_default_scan_options(path: Path) -> None:
+    options = {"default_scan_options": {"filter": "id >= 15"}}
+    rows_by_number = SafeLanceDataset(path, dataset_options=options)
+    expected = lancetable.dataset(path, **options).to_table().to_pylist()
+    assert len(rows_by_number) == len(expected) and rows_by_number.__getitems__(range(len(expected))) == expected
+    assert rows_by_number[-1] == expected[-1] and rows_by_number.__getitems__([]) == []
+    with pytest.raises(OutOfRangeError):
+        rows_by_number[len(expected)]

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 
 import lancetable
 from lancetable.errors import InvalidInputError, InvalidOperationError
-from lancetable.sampler import FullScanSampler
+from lancetable.sampler import FullScanSampler, ShardedFragmentSampler
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed: pip install 'lancetable[torch]'")
 
@@ -158,6 +159,20 @@ def test_the_length_of_a_loader_is_that_of_its_dataset(path: Path) -> None:
     assert len(LanceDataLoader(dataset(path))) == len(dataset(path)) == -(-len(IDS) // 8)
 
 
+def test_the_length_of_a_loader_differs_between_epochs(path: Path) -> None:
+    """The fragments of a rank differ, and `DataLoader` would warn about each batch after those of an earlier epoch."""
+    loader = LanceDataLoader(LanceDataset(path, 8, columns=["id"], shuffle=True, rank=0, world_size=2))
+    lengths = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for epoch in range(6):
+            loader.dataset.set_epoch(epoch)
+            num_batches = sum(1 for _ in loader)
+            assert num_batches == len(loader)
+            lengths.add(num_batches)
+    assert len(lengths) > 1
+
+
 @pytest.fixture
 def persistent(path: Path) -> Iterator[LanceDataLoader]:
     return LanceDataLoader(dataset(path), 1, persistent_workers=True)
@@ -176,6 +191,20 @@ def test_persistent_workers_see_the_epoch(path: Path, persistent: LanceDataLoade
         persistent.load_state_dict(persistent.state_dict())
 
 
+def test_samplers_in_persistent_workers_see_the_epoch(path: Path) -> None:
+    def sampled() -> LanceDataset:
+        return LanceDataset(path, 8, columns=["id"], sampler=ShardedFragmentSampler(0, 1, randomize=True, seed=3))
+
+    persistent, single = LanceDataLoader(sampled(), 2, persistent_workers=True), sampled()
+    passes = []
+    for epoch in range(3):
+        persistent.dataset.set_epoch(epoch)
+        single.set_epoch(epoch)
+        passes.append(rows(persistent))
+        assert passes[-1] == rows(single)
+    assert passes[0] != passes[1]
+
+
 def test_persistent_workers_resume_only_the_first_pass(path: Path, persistent: LanceDataLoader) -> None:
     whole = rows(dataset(path))
     persistent.load_state_dict({**persistent.state_dict(), "num_batches": 4})
@@ -191,6 +220,12 @@ def test_a_state_of_another_number_of_workers_is_refused(path: Path) -> None:
     without.load_state_dict({**state, "num_batches": 1})
     with pytest.raises(InvalidInputError, match="the state was saved with 2 workers, these are 1"):
         list(without)
+
+
+def test_a_position_among_unordered_batches_is_refused(path: Path) -> None:
+    with pytest.raises(InvalidOperationError, match="in_order=False"):
+        LanceDataLoader(dataset(path), 2, in_order=False).state_dict()
+    assert LanceDataLoader(dataset(path), 1, in_order=False).state_dict()["num_batches"] == 0
 
 
 def test_a_state_after_set_epoch_is_at_the_start(path: Path) -> None:

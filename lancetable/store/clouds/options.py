@@ -44,6 +44,7 @@ OWN_OPTIONS = _words(
 )
 _SECRET_WORDS = ("key", "secret", "token", "password", "passwd", "sas", "connection_string", "credential", "auth")
 _NOT_SECRET = frozenset(("sse_bucket_key_enabled", "sse_kms_key_id"))
+_USER_AND_PASSWORD = re.compile("(?<=://)[^/@]+(?=@)")  # in an endpoint or the address of a proxy
 
 CLIENT_NAMES = _words(
     """
@@ -286,20 +287,25 @@ def check_option(name: str, place: str, cloud: Cloud | None = None) -> None:
 
 def hide_secrets(options: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return options for display, with secrets replaced, also in nested options such as `client_kwargs` of s3fs."""
-    return {
-        name: "***" if _is_secret(name) else hide_secrets(value) if isinstance(value, Mapping) else value
-        for name, value in options.items()
-    }
+    return {name: "***" if _is_secret(name) else _hide_in_value(value) for name, value in options.items()}
+
+
+def _hide_in_value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return hide_secrets(value)
+    return _USER_AND_PASSWORD.sub("***", value) if isinstance(value, str) else value
 
 
 def secrets_in(options: Mapping[Any, Any], secret: bool = False) -> Iterator[str]:
-    """Yield the secret strings of at least four characters in options; with `secret`, all such strings."""
+    """Yield the secrets of at least four characters, and passwords in addresses; with `secret`, all such strings."""
     for name, value in options.items():
         hidden = secret or _is_secret(name)
         if isinstance(value, Mapping):
             yield from secrets_in(value, hidden)
         elif hidden and isinstance(value, str) and len(value) >= 4 and value.lower() not in ("true", "false"):
             yield value
+        elif isinstance(value, str):
+            yield from _USER_AND_PASSWORD.findall(value)
 
 
 def _is_secret(name: object) -> bool:
