@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from lancetable.dataset import LanceDataset
 from lancetable.dataset import dataset as open_dataset
-from lancetable.errors import MissingPackageError
+from lancetable.errors import InvalidOperationError, MissingPackageError
 
 if TYPE_CHECKING:
     import datasets
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["HuggingFaceConverter", "to_dataset", "to_iterable_dataset"]
 
 _METADATA_KEY = b"huggingface"
+_OPTIONS_OF_WHOLE_TABLES = {"fragments", "full_text_query", "limit", "nearest", "offset"}
 
 
 class HuggingFaceConverter:
@@ -72,10 +73,23 @@ class HuggingFaceConverter:
 
 
 def converter_of(schema: pa.Schema) -> HuggingFaceConverter | None:
-    """Return the converter for a table that was a data set with images, or None."""
+    """Return the converter for a table that was a data set with images, or None.
+
+    Raises
+    ------
+    InvalidOperationError
+        If the schema metadata of the data set is malformed.
+    """
     text = (schema.metadata or {}).get(_METADATA_KEY)
-    converter = None if text is None else HuggingFaceConverter(json.loads(text).get("info") or {})
-    return converter if converter is not None and converter.images else None
+    if text is None:
+        return None
+    try:
+        converter = HuggingFaceConverter(json.loads(text).get("info") or {})
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidOperationError(
+            "the schema metadata 'huggingface' does not describe a data set; replace it with update_schema_metadata"
+        ) from error
+    return converter if converter.images else None
 
 
 def to_dataset(
@@ -120,6 +134,8 @@ def to_iterable_dataset(
     ------
     MissingPackageError
         If `datasets` is not installed.
+    InvalidOperationError
+        If the default scan options of the dataset, such as `limit`, select rows of the table as a whole.
 
     Examples
     --------
@@ -131,6 +147,11 @@ def to_iterable_dataset(
     """
     package = _import_datasets()
     table = _open(dataset)
+    unsupported = sorted(table.default_scan_options.keys() & _OPTIONS_OF_WHOLE_TABLES)
+    if unsupported:
+        raise InvalidOperationError(
+            f"fragments are read one by one, without the default scan options {', '.join(unsupported)}; use to_dataset"
+        )
     schema = table.scanner(columns=columns).projected_schema
     features = package.Features.from_arrow_schema(schema)
     shards = {

@@ -11,7 +11,7 @@ import pytest
 
 import lancetable
 from lancetable import hf
-from lancetable.errors import InvalidInputError, SchemaMismatchError
+from lancetable.errors import InvalidInputError, InvalidOperationError, SchemaMismatchError
 
 datasets = pytest.importorskip("datasets", reason="datasets is not installed: pip install 'lancetable[huggingface]'")
 
@@ -111,3 +111,20 @@ def test_images_are_decoded_for_training(rows: Any, tmp_path: Path) -> None:
 def test_tables_without_images_need_no_converter(tmp_path: Path) -> None:
     ds = lancetable.write_dataset(datasets.Dataset.from_dict({"id": [1]}), tmp_path / "t")
     assert hf.converter_of(ds.schema) is None and hf.converter_of(pa.schema([("id", pa.int64())])) is None
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"info": [1]}', '{"info": {"features": [1]}}', "[" * 9000])
+def test_malformed_descriptions_of_data_sets_name_the_metadata(text: str) -> None:
+    schema = pa.schema([("id", pa.int64())], metadata={"huggingface": text})
+    with pytest.raises(InvalidOperationError, match="schema metadata 'huggingface'"):
+        hf.converter_of(schema)
+
+
+def test_a_stream_with_a_default_limit_is_refused(rows: Any, tmp_path: Path) -> None:
+    uri = lancetable.write_dataset(rows, tmp_path / "t", max_rows_per_file=2).uri
+    limited = lancetable.dataset(uri, default_scan_options={"limit": 3})
+    assert len(hf.to_dataset(limited)) == 3
+    with pytest.raises(InvalidOperationError, match="default scan options limit; use to_dataset"):
+        hf.to_iterable_dataset(limited)
+    filtered = lancetable.dataset(uri, default_scan_options={"filter": "id > 2"})
+    assert [row["id"] for row in hf.to_iterable_dataset(filtered, columns=["id"])] == [3, 4, 5]
