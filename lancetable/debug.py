@@ -43,7 +43,7 @@ PACKAGES = [
 
 NOT_INSTALLED = "not installed"
 EXTRAS = {
-    "s3": ("obstore", "s3fs"),
+    "s3": ("obstore", "s3fs", "aiobotocore"),
     "gcs": ("obstore", "gcsfs"),
     "azure": ("obstore", "adlfs"),
     "dynamodb": ("boto3",),

@@ -43,7 +43,7 @@ ensure_venv() {
     say "creating the virtual environment $directory with $("$python" --version)"
     "$python" -m venv --upgrade-deps "$directory" >/dev/null
     say "installing $*"
-    "$directory/bin/pip" install --quiet --quiet --disable-pip-version-check --editable "$@"
+    "$directory/bin/pip" install --quiet --quiet --disable-pip-version-check --editable "$@" || return
     printf '%s' "$wanted" >"$stamp"
   fi
   VENV_PYTHON="$PWD/$directory/bin/python"
