@@ -24,8 +24,8 @@ click_testing = pytest.importorskip("click.testing")
 pytest.importorskip("rich")
 
 from lancetable.cli.commands import cli  # noqa: E402  # after the check that click is installed
-from lancetable.cli.main import main  # noqa: E402
-from lancetable.cli.output import Output  # noqa: E402
+from lancetable.cli.main import main  # noqa: E402  # likewise
+from lancetable.cli.output import Output  # noqa: E402  # likewise
 
 
 @pytest.fixture

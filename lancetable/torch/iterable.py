@@ -322,7 +322,7 @@ class LanceDataset(torch.utils.data.IterableDataset):
             self._open_version_of(state_dict)
             self.set_epoch(state_dict["epoch"])
         except Exception:
-            self.__dict__.update(before)
+            self.__dict__.update(before)  # a refused state changes nothing
             raise
         self._loaded = dict(state_dict)
         self._num_batches = state_dict["num_batches"]
